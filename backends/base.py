@@ -1,0 +1,147 @@
+"""The attention contract: what every backend promises and which facts about itself it declares.
+
+Importable without torch, so that rules and `task=explain` can read the facts. Knows no concrete backend.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from engine.batch import ForwardBatch, HostLens, LayerKV
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AttentionContext:
+    """What a backend is built from: the shapes of one model role on one device.
+
+    role: "target", "draft" or "draft_extend". max_rows: table rows R. max_width: widest VERIFY pass.
+    max_context: positions a row can hold. scale: factor on q.k before the softmax.
+    """
+
+    role: str
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    page_size: int
+    max_rows: int
+    max_width: int
+    max_context: int
+    device: torch.device
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class BackendFacts:
+    """What the rules may know of a backend before it is built; fields as on AttentionBackend."""
+
+    name: str
+    host_lens: HostLens
+    tree_mask: bool
+    device_metadata: bool
+    page_sizes: tuple[int, ...] | None
+    dtypes: Mapping[str, tuple[str, ...]]
+    max_verify_width: int
+
+
+class ModelOps(ABC):
+    """The token-wise operations of a decoder layer; a backend brings the set that suits its device.
+
+    Outputs may be new tensors or `x`/`residual` written in place; callers must use the returned ones only.
+    """
+
+    @abstractmethod
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x [T, H] (or [T, heads, D], normalised over the last axis) -> same shape. Zhang & Sennrich 2019, eq. 4.
+
+        The variance is computed in fp32; the result is cast to x.dtype before the product with `weight`.
+        """
+
+    @abstractmethod
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """(norm(x + residual), x + residual), each [T, H]."""
+
+    @abstractmethod
+    def rope_store(
+        self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, kv: LayerKV, batch: ForwardBatch
+    ) -> tuple[Tensor, Tensor]:
+        """Rotate q [T, Hq, D] and k [T, Hkv, D] (half-split layout; Su et al. 2021, sec. 3.4) by batch.positions,
+        write k and v to the pool at batch.slots, return the rotated (q, k).
+
+        cos, sin: fp32 [max positions, D] tables (the two halves repeat).
+        """
+
+    @abstractmethod
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """[T, 2F] (gate, then up) -> [T, F]: silu(gate) * up. Shazeer 2020, SwiGLU."""
+
+
+class AttentionBackend(ABC):
+    """Attention over the paged KV pool. One object a role; the same class serves all roles.
+
+    Facts are class attributes with conservative defaults; each opt-out carries its reason in one line. A composite
+    computes its own from its children (see `host_lens_of`), so read facts of an instance through the instance.
+    """
+
+    host_lens: ClassVar[HostLens] = HostLens.EXACT  # what it reads of the lengths on the host
+    tree_mask: ClassVar[bool] = False  # whether it honours ForwardBatch.tree_mask
+    device_metadata: ClassVar[bool] = False  # whether its metadata may be built inside a CUDA graph
+    page_sizes: ClassVar[tuple[int, ...] | None] = (1,)  # None: any
+    dtypes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "cpu": ("float32",)
+    }  # device type -> compute dtypes of q, k, v
+    max_verify_width: ClassVar[int] = 1
+
+    @dataclass(frozen=True)
+    class Config:
+        """Options of the backend's yaml; subclasses replace it."""
+
+    ops: ModelOps
+
+    @abstractmethod
+    def __init__(self, config: Any, context: AttentionContext) -> None:
+        """Allocate what lives as long as the engine. A composite takes a third argument: its built children by
+        the name of their yaml key."""
+
+    @abstractmethod
+    def init_forward_metadata(self, batch: ForwardBatch) -> None:
+        """Prepare once a pass, before the first layer. Must accept an IDLE batch (zero requests)."""
+
+    @abstractmethod
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, kv: LayerKV, batch: ForwardBatch) -> Tensor:
+        """q [T, Hq, D], k and v [T, Hkv, D] -> [T, Hq * D] in q.dtype.
+
+        k and v of the new tokens are already in `kv` at batch.slots; they are passed for backends that would
+        rather read them directly. Query head h reads KV head h // (Hq // Hkv).
+        """
+
+    @classmethod
+    def facts(cls, children: Mapping[str, BackendFacts]) -> BackendFacts:
+        """The class-level facts, without building anything. A composite (its yaml nests backends) combines its
+        children's; a plain backend ignores the empty mapping."""
+        return BackendFacts(
+            f"{cls.__module__}.{cls.__name__}",
+            cls.host_lens,
+            cls.tree_mask,
+            cls.device_metadata,
+            cls.page_sizes,
+            cls.dtypes,
+            cls.max_verify_width,
+        )
+
+    def children(self) -> tuple[AttentionBackend, ...]:
+        """The parts of a composite; a plain backend has none."""
+        return ()
+
+
+def host_lens_of(backend: object) -> HostLens:
+    """What a backend instance reads on the host; one that does not declare it counts as EXACT."""
+    declared = getattr(backend, "host_lens", HostLens.EXACT)
+    return declared if isinstance(declared, HostLens) else HostLens.EXACT

@@ -1,0 +1,27 @@
+"""The numbers of an architecture: all that memory plans, rules and `task=explain` need. Free of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Llama-family decoder. head_dim is given, never derived. rope_scaling: the checkpoint's own mapping."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    max_positions: int
+    rms_eps: float = 1e-5
+    rope_theta: float = 10000.0
+    rope_scaling: Mapping[str, object] = field(default_factory=dict)
+    tied: bool = False
+    qkv_bias: bool = False
+    qk_norm: bool = False
