@@ -170,6 +170,13 @@ class SamplingRow:
     stop_ids: tuple[int, ...] = ()
     bias: tuple[tuple[int, float], ...] = ()
 
+    @property
+    def shaped(self) -> bool:
+        """Whether the row needs the counts of known tokens (repetition, frequency or presence penalty)."""
+        return (
+            self.repetition_penalty != 1.0 or self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
+        )
+
 
 @dataclass(frozen=True)
 class ScheduledStep:

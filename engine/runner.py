@@ -1,0 +1,40 @@
+"""Runs a model over a ForwardBatch: metadata, layers, head. The place where graphs will wrap a forward.
+
+Knows the model, its attention and its KV pool; nothing of requests or of sampling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from backends.base import AttentionBackend
+from engine.batch import ForwardBatch
+from engine.kv_pool import KVPool
+from engine.models.base import CausalLM
+
+
+@dataclass(frozen=True)
+class ForwardResult:
+    """hidden: [T, H] final states; logits: fp32 [N, V] of batch.logit_rows (all T when None)."""
+
+    hidden: Tensor
+    logits: Tensor
+
+
+class ModelRunner:
+    """The target model on one device."""
+
+    def __init__(self, model: CausalLM, attention: AttentionBackend, pool: KVPool) -> None:
+        self.model = model
+        self.attention = attention
+        self.pool = pool
+
+    def forward(self, batch: ForwardBatch) -> ForwardResult:
+        """One pass; writes the KV of its tokens."""
+        self.attention.init_forward_metadata(batch)
+        hidden = self.model.forward(batch, self.attention, self.pool.layers)
+        rows = batch.logit_rows
+        picked = hidden if rows is None else hidden.index_select(0, rows)
+        return ForwardResult(hidden, self.model.logits(picked))
