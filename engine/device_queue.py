@@ -10,12 +10,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-Work = Callable[[], Tensor | tuple[Tensor, ...]]
 Tensors = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Published:
+    """What submitted work returns: tensors to bring to the host, and work that may run after they left."""
+
+    tensors: Tensors
+    after: Callable[[], None] | None = None
+
+
+Work = Callable[[], Published]
 
 
 class Ticket(ABC):
@@ -34,8 +45,11 @@ class DeviceQueue(ABC):
     """Runs submitted work in order. One producer thread."""
 
     @abstractmethod
-    def submit(self, work: Callable[[], Tensors]) -> Ticket:
-        """Queue `work`; the tensors that it returns come back through the ticket, on the host."""
+    def submit(self, work: Work) -> Ticket:
+        """Queue `work`; the tensors that it publishes come back through the ticket, on the host.
+
+        Its `after` runs next, in order, without holding the tensors back.
+        """
 
     @abstractmethod
     def synchronize(self) -> None:
@@ -43,9 +57,9 @@ class DeviceQueue(ABC):
 
 
 class _DeferredTicket(Ticket):
-    def __init__(self, queue: DeferredQueue, work: Callable[[], Tensors]) -> None:
+    def __init__(self, queue: DeferredQueue, work: Work) -> None:
         self._queue = queue
-        self._work: Callable[[], Tensors] | None = work
+        self._work: Work | None = work
         self._value: Tensors = ()
         self._error: BaseException | None = None
 
@@ -54,7 +68,10 @@ class _DeferredTicket(Ticket):
         work, self._work = self._work, None
         try:
             with torch.inference_mode():
-                self._value = work()
+                published = work()
+                self._value = published.tensors
+                if published.after is not None:
+                    published.after()
         except BaseException as error:
             self._error = error
             raise
@@ -76,7 +93,7 @@ class DeferredQueue(DeviceQueue):
     def __init__(self) -> None:
         self._pending: deque[_DeferredTicket] = deque()
 
-    def submit(self, work: Callable[[], Tensors]) -> Ticket:
+    def submit(self, work: Work) -> Ticket:
         ticket = _DeferredTicket(self, work)
         self._pending.append(ticket)
         return ticket
@@ -115,9 +132,10 @@ class CudaQueue(DeviceQueue):
         self._forward = torch.cuda.Stream(device)
         self._copy = torch.cuda.Stream(device)
 
-    def submit(self, work: Callable[[], Tensors]) -> Ticket:
+    def submit(self, work: Work) -> Ticket:
         with torch.inference_mode(), torch.cuda.stream(self._forward):
-            values = work()
+            published = work()
+        values = published.tensors
         self._copy.wait_stream(self._forward)
         with torch.inference_mode(), torch.cuda.stream(self._copy):
             host = tuple(torch.empty(v.shape, dtype=v.dtype, pin_memory=True) for v in values)
@@ -125,6 +143,9 @@ class CudaQueue(DeviceQueue):
                 target.copy_(source, non_blocking=True)
             event = torch.cuda.Event()
             event.record(self._copy)
+        if published.after is not None:
+            with torch.inference_mode(), torch.cuda.stream(self._forward):
+                published.after()
         return _CudaTicket(values, host, event)
 
     def synchronize(self) -> None:

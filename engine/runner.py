@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from backends.base import AttentionBackend
@@ -37,4 +38,9 @@ class ModelRunner:
         hidden = self.model.forward(batch, self.attention, self.pool.layers)
         rows = batch.logit_rows
         picked = hidden if rows is None else hidden.index_select(0, rows)
+        if (
+            picked.shape[0] == 0
+        ):  # a chunk that ends no prompt, or an idle pass: some matrix products refuse 0 rows
+            empty = hidden.new_zeros((0, self.model.shape.vocab_size), dtype=torch.float32)
+            return ForwardResult(hidden, empty)
         return ForwardResult(hidden, self.model.logits(picked))

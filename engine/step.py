@@ -7,7 +7,9 @@ Legend: B requests, W width, T tokens, E emitting requests, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -27,13 +29,12 @@ class StepOutput:
     """Device results of a step. packed: int32 [B, W + 3] = emitted tokens, n_emitted, finish, n_accepted.
 
     logprobs: the token's own and, if asked for, the best k of every emitted position; empty when not asked for.
+    observe: what the speculator learns, to be run once the results are on their way.
     """
 
     packed: Tensor
     logprobs: tuple[Tensor, ...] = ()
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.packed, *self.logprobs)
+    observe: Callable[[], None] | None = None
 
 
 class Step:
@@ -71,11 +72,13 @@ class Step:
         table.commit(rows, lens.device.long() + 1, taken.emitted, lens.device + count)
         if step.sampling.shaped:
             table.columns.count_outputs(rows, taken.emitted, count)
-        self._speculator.observe(
-            view, Observed(tree, target, taken.accept_index, taken.n_accepted, result.hidden)
-        )
+        seen = Observed(tree, target, taken.accept_index, taken.n_accepted, result.hidden)
         packed = _pack(taken.emitted, count, finish, taken.n_accepted)
-        return StepOutput(packed, _along_path(sampled, taken, step))
+        return StepOutput(
+            packed,
+            _along_path(sampled, taken, step),
+            partial(self._speculator.observe, view, seen),
+        )
 
     def _verify_batch(
         self, step: ScheduledStep, batch: BatchRows, tokens: Tensor, lens: SeqLens, shape: TreeGeometry
