@@ -1,0 +1,165 @@
+"""What a task is, what it is given, and how its outcome reaches the terminal and the run folder.
+
+Importable without torch. Knows no concrete task and not how configs are composed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from engine.metrics import EngineMetrics
+    from engine.models.shape import ModelShape
+    from engine.params import SamplingParams
+    from engine.request import Delta, RequestOutput
+    from engine.runs import RunFolder
+    from engine.text.tokenizer import Tokenizer
+
+EXIT_OK = 0
+EXIT_ERROR = 1  # a mistake of the user's
+EXIT_DIFFERENT = 1  # verify and replay: the outputs are not the same
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+Prompt = str | Sequence[int]
+
+
+class TextEngine(Protocol):
+    """The part of `engine.LLM` that tasks use; tests pass a fake."""
+
+    tokenizer: Tokenizer
+    shape: ModelShape
+    device: str
+    dtype: str
+    seed: int
+    model_files: Mapping[str, str]
+    metrics: EngineMetrics
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        on_finish: Callable[[RequestOutput], None] | None = None,
+    ) -> list[RequestOutput]:
+        """All prompts as one batch of requests; `on_finish` is called as each of them ends."""
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
+        """One request; closing the iterator cancels it."""
+
+    def next_token_logits(self, token_ids: Sequence[int]) -> Any:
+        """fp32 tensor [V]: logits of the token that follows `token_ids`, by one full prefill."""
+
+    def close(self) -> None:
+        """Free the device."""
+
+
+MakeEngine = Callable[[Mapping[str, Any]], TextEngine]
+Compose = Callable[[Sequence[str]], Mapping[str, Any]]
+
+
+def default_engine(config: Mapping[str, Any]) -> TextEngine:
+    """Build the real engine from a plain resolved config; its progress goes to stderr."""
+    from engine.llm import LLM
+
+    engine: TextEngine = LLM.from_config(dict(config), progress=say)
+    return engine
+
+
+def say(line: str) -> None:
+    """One line of progress or warning."""
+    print(line, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class TaskContext:
+    """Everything a task may touch. Logs, progress and warnings go to `stderr`, results to `stdout`.
+
+    config: the composed root, plain and resolved. overrides: the command line that made it. compose: turns
+    overrides into a plain resolved root config, checked like a command line. run: the run folder; None for a
+    task that leaves none.
+    """
+
+    config: Mapping[str, Any]
+    overrides: tuple[str, ...] = ()
+    run: RunFolder | None = None
+    make_engine: MakeEngine = default_engine
+    compose: Compose | None = None
+    stdin: TextIO = field(default_factory=lambda: sys.stdin)
+    stdout: TextIO = field(default_factory=lambda: sys.stdout)
+    stderr: TextIO = field(default_factory=lambda: sys.stderr)
+
+    def folder(self) -> RunFolder:
+        """The run folder of a task that leaves one."""
+        assert self.run is not None, "this task leaves no run folder"
+        return self.run
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a task ended. result: what result.json holds. text: what a person reads on stdout (may be empty:
+    the task has printed already)."""
+
+    result: Mapping[str, Any]
+    text: str = ""
+    code: int = EXIT_OK
+
+
+class Task(ABC):
+    """One verb of the command line. Its yaml names the class; `Config` holds the yaml's numbers."""
+
+    leaves_run: ClassVar[bool] = True  # whether it gets a run folder
+
+    @dataclass(frozen=True)
+    class Config:
+        """Options of every task; subclasses replace it and keep `format` ("text" or "json")."""
+
+        format: str = "text"
+
+    @abstractmethod
+    def __init__(self, config: Any) -> None:
+        """config: an instance of the class's own Config."""
+
+    @abstractmethod
+    def run(self, context: TaskContext) -> Outcome:
+        """Do the work. KeyboardInterrupt is the task's own to turn into a partial Outcome."""
+
+
+def run_task(task: Task, context: TaskContext, output_format: str) -> int:
+    """Run `task`, save result.json, print what the format asks for; returns the exit code.
+
+    text: the task's text, then the run folder's path as the last line. json: one object and nothing else.
+    """
+    quiet = output_format == "json"
+    inner = context if not quiet else _without_stdout(context)
+    try:
+        outcome = task.run(inner)
+    except KeyboardInterrupt:
+        outcome = Outcome({"interrupted": True}, code=EXIT_INTERRUPTED)
+    if context.run is not None:
+        context.run.write_result(outcome.result)
+    print_outcome(outcome, context, quiet)
+    return outcome.code
+
+
+def print_outcome(outcome: Outcome, context: TaskContext, as_json: bool) -> None:
+    """The stdout contract of every task."""
+    path = str(context.run.path) if context.run is not None else None
+    if as_json:
+        document = dict(outcome.result) if path is None else {**outcome.result, "run": path}
+        print(json.dumps(document, allow_nan=False), file=context.stdout)
+    else:
+        for line in (outcome.text, path):
+            if line:
+                print(line, file=context.stdout)
+    context.stdout.flush()
+
+
+def _without_stdout(context: TaskContext) -> TaskContext:
+    """The same context whose stdout goes nowhere: in JSON mode only the final object may appear there."""
+    return replace(context, stdout=io.StringIO())
