@@ -14,9 +14,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from engine import __version__
+
 PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
-    "syncless",
     "torch",
     "triton",
     "tokenizers",
@@ -51,7 +52,8 @@ def config_hash(config: Mapping[str, Any]) -> str:
 
 def versions() -> dict[str, str | None]:
     """Python's and the run-time packages' versions; null: not installed."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+    ours = {"syncless": __version__, "python": platform.python_version()}
+    return {**ours, **{name: _version(name) for name in PACKAGES}}
 
 
 def machine() -> dict[str, Any]:

@@ -147,7 +147,7 @@ def _first_line(error: Exception) -> str:
 
 def _represent_text(dumper: Any, value: str) -> Any:
     """Quote every text that is not a bare word: `1e3` is text to PyYAML and a number to other readers."""
-    style = None if re.fullmatch(r"[A-Za-z_][\w./-]*", value, re.ASCII) else '"'
+    style = None if re.fullmatch(r"(?!nan$)[A-Za-z_][\w./-]*", value, re.ASCII | re.IGNORECASE) else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
