@@ -1,0 +1,93 @@
+"""Counters of one engine since it was built. Plain numbers that only grow; rates are for whoever reads them.
+
+Importable without torch. Knows no part of the engine; the loop, the scheduler and the future map fill it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from engine.batch import Mode
+
+Number = int | float
+
+
+@dataclass(slots=True)
+class EngineMetrics:
+    """decode means VERIFY steps of any width. A host wait is a wait while no later step is queued; waiting with
+    one queued is back-pressure. Tokens are counted as the user gets them (after trimming), never per draft."""
+
+    extend_steps: int = 0
+    decode_steps: int = 0
+    eager_decode_steps: int = 0  # decode steps that ran outside a step graph although graphs are on
+    decode_rows: int = 0  # requests summed over decode steps: / decode_steps = forward occupancy
+    host_waits: int = 0
+    back_pressure_waits: int = 0
+    host_wait_seconds: float = 0.0
+    back_pressure_seconds: float = 0.0
+    host_seconds: float = 0.0  # the launch thread's own work: schedule, pack, launch, apply
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # prompt tokens that the prefix cache held
+    emitted_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_drafts: int = 0
+    finished_requests: int = 0
+    retractions: int = 0
+    peak_running: int = 0
+
+    def launched(self, mode: Mode, rows: int, *, drafts: int = 0) -> None:
+        """A step of `rows` requests was launched, each with `drafts` draft tokens."""
+        if mode is Mode.EXTEND:
+            self.extend_steps += 1
+        elif mode is Mode.VERIFY:
+            self.decode_steps += 1
+            self.decode_rows += rows
+            self.drafted_tokens += rows * drafts
+        self.peak_running = max(self.peak_running, rows)
+
+    def waited(self, seconds: float, *, later_queued: bool) -> None:
+        """The host stood still for the device."""
+        if later_queued:
+            self.back_pressure_waits += 1
+            self.back_pressure_seconds += seconds
+        else:
+            self.host_waits += 1
+            self.host_wait_seconds += seconds
+
+    def snapshot(self) -> dict[str, Number]:
+        """All counters by name."""
+        return asdict(self)
+
+
+def difference(before: Mapping[str, Number], after: Mapping[str, Number]) -> dict[str, Number]:
+    """What happened between two snapshots: a warm-up or an earlier run never leaks into a report.
+
+    peak_running is a maximum, no sum: the later one is kept.
+    """
+    grown = {name: value - before.get(name, 0) for name, value in after.items()}
+    return {**grown, "peak_running": after.get("peak_running", 0)}
+
+
+def rates(counts: Mapping[str, Number]) -> dict[str, float | None]:
+    """Derived figures of a difference: null where nothing of the kind ran.
+
+    accept_length: emitted tokens a request and decode step (1.0 without speculation). forward_occupancy:
+    requests a decode step. The first token of a request comes from its prefill and is not counted.
+    """
+    decodes, rows = counts["decode_steps"], counts["decode_rows"]
+    drafted = counts["drafted_tokens"]
+    steps = decodes + counts["extend_steps"]
+    return {
+        "host_waits_per_step": _ratio(counts["host_waits"], steps),
+        "back_pressure_waits_per_step": _ratio(counts["back_pressure_waits"], steps),
+        "host_ms_per_step": _ratio(1e3 * counts["host_seconds"], steps),
+        "forward_occupancy": _ratio(rows, decodes),
+        "eager_decode_share": _ratio(counts["eager_decode_steps"], decodes),
+        "cached_share": _ratio(counts["cached_tokens"], counts["prompt_tokens"]),
+        "accept_rate": _ratio(counts["accepted_drafts"], drafted),
+    }
+
+
+def _ratio(part: Number, whole: Number) -> float | None:
+    return part / whole if whole else None
