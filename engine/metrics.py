@@ -15,8 +15,9 @@ Number = int | float
 
 @dataclass(slots=True)
 class EngineMetrics:
-    """decode means VERIFY steps of any width. A host wait is a wait while no later step is queued; waiting with
-    one queued is back-pressure. Tokens are counted as the user gets them (after trimming), never per draft."""
+    """decode means VERIFY steps of any width. A host wait is a wait while no later step is queued; waiting
+    with one queued is back-pressure. Tokens are counted as users get them (after trimming), never per draft.
+    """
 
     extend_steps: int = 0
     decode_steps: int = 0
@@ -30,6 +31,8 @@ class EngineMetrics:
     prompt_tokens: int = 0
     cached_tokens: int = 0  # prompt tokens that the prefix cache held
     emitted_tokens: int = 0
+    decode_tokens: int = 0  # those of them that decode steps emitted (the others come from prefill)
+    decode_results: int = 0  # requests summed over applied decode steps; rows of ended requests left out
     drafted_tokens: int = 0
     accepted_drafts: int = 0
     finished_requests: int = 0
@@ -45,6 +48,14 @@ class EngineMetrics:
             self.decode_rows += rows
             self.drafted_tokens += rows * drafts
         self.peak_running = max(self.peak_running, rows)
+
+    def applied(self, mode: Mode, rows: int, tokens: int, accepted: int = 0) -> None:
+        """A step's result reached the requests: `rows` of them were still alive and got `tokens` in all."""
+        self.emitted_tokens += tokens
+        self.accepted_drafts += accepted
+        if mode is Mode.VERIFY:
+            self.decode_tokens += tokens
+            self.decode_results += rows
 
     def waited(self, seconds: float, *, later_queued: bool) -> None:
         """The host stood still for the device."""
@@ -72,8 +83,8 @@ def difference(before: Mapping[str, Number], after: Mapping[str, Number]) -> dic
 def rates(counts: Mapping[str, Number]) -> dict[str, float | None]:
     """Derived figures of a difference: null where nothing of the kind ran.
 
-    accept_length: emitted tokens a request and decode step (1.0 without speculation). forward_occupancy:
-    requests a decode step. The first token of a request comes from its prefill and is not counted.
+    accept_length: tokens that a request gets from a decode step (1.0 without speculation), counted after
+    trimming. forward_occupancy: requests in a decode step.
     """
     decodes, rows = counts["decode_steps"], counts["decode_rows"]
     drafted = counts["drafted_tokens"]
@@ -82,6 +93,7 @@ def rates(counts: Mapping[str, Number]) -> dict[str, float | None]:
         "host_waits_per_step": _ratio(counts["host_waits"], steps),
         "back_pressure_waits_per_step": _ratio(counts["back_pressure_waits"], steps),
         "host_ms_per_step": _ratio(1e3 * counts["host_seconds"], steps),
+        "accept_length": _ratio(counts["decode_tokens"], counts["decode_results"]),
         "forward_occupancy": _ratio(rows, decodes),
         "eager_decode_share": _ratio(counts["eager_decode_steps"], decodes),
         "cached_share": _ratio(counts["cached_tokens"], counts["prompt_tokens"]),
