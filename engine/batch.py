@@ -84,6 +84,7 @@ class ForwardBatch:
     width: int = 0  # W for VERIFY, else 0
     tree_mask: Tensor | None = None  # bool [B, W, W], [b, i, j]: node i sees node j; None: causal
     logit_rows: Tensor | None = None  # int64 [N] rows of T that the head runs on; None: all T
+    page_size: int = 1  # of the pool
 
     @property
     def size(self) -> int:
@@ -173,9 +174,7 @@ class SamplingRow:
     @property
     def shaped(self) -> bool:
         """Whether the row needs the counts of known tokens (repetition, frequency or presence penalty)."""
-        return (
-            self.repetition_penalty != 1.0 or self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
-        )
+        return self.repetition_penalty != 1.0 or self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
 
 
 @dataclass(frozen=True)

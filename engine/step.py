@@ -104,6 +104,7 @@ class Step:
             page_table=self._table.page_table,
             width=width,
             tree_mask=shape.mask,
+            page_size=self._table.size.page_size,
         )
 
     def _draw(
@@ -148,6 +149,7 @@ class Step:
             query_lens=step.query_lens,
             page_table=table.page_table,
             logit_rows=chunk.last_token,
+            page_size=self._table.size.page_size,
         )
         result = self._runner.forward(forward)
         new_lens = lens.device + batch.query_start.diff()
