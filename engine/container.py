@@ -1,0 +1,54 @@
+"""The wiring of the engine on one screen: who is built from what, and who is shared.
+
+Owns construction and lifetime. Names no backend, model or algorithm: those come from the config's `_target_`s.
+"""
+
+from __future__ import annotations
+
+from dependency_injector import containers
+from dependency_injector.providers import Callable, Configuration, List, Singleton
+
+from engine import factories as make
+from engine.device_queue import make_queue
+from engine.executor import Executor
+from engine.futures import FutureMap
+from engine.lengths import needs_cpu_seq_lens
+from engine.metrics import EngineMetrics
+from engine.runner import ModelRunner
+from engine.step import Step
+
+
+class EngineContainer(containers.DeclarativeContainer):
+    """One engine. `config` is the composed root as plain data; strict, so a missing key is an error, not None."""
+
+    config = Configuration(strict=True)
+    progress = Callable(make.quiet)  # overridden with a function(str) that shows progress
+
+    device = Singleton(make.device, config.device, config.threads)
+    metrics = Singleton(EngineMetrics)
+    queue = Singleton(make_queue, device)
+
+    source = Singleton(make.part, config.model, "model")
+    dtype = Singleton(make.dtype, source, device, config.attention)
+    loaded = Singleton(make.loaded_model, source, device, dtype, progress)
+    model = loaded.provided.model
+    tokenizer = loaded.provided.tokenizer
+
+    speculator = Singleton(make.part, config.spec, "spec")
+    sizes = Singleton(make.sizes, config.cache, config.scheduler, model, speculator, device)
+    pool = Singleton(make.kv_pool, model, sizes, device, config.overlap)
+    attention = Singleton(make.attention, config.attention, model, sizes, device, "target")
+    needs_lens = Singleton(
+        needs_cpu_seq_lens, speculator, Callable(make.slots, attention, speculator.provided.draft_backends.call())
+    )
+
+    columns = Singleton(make.columns, model, sizes, device)
+    table = Singleton(make.table, sizes, columns, speculator, device, config.overlap)
+    sampler = Singleton(make.sampler, model)
+    runner = Singleton(ModelRunner, model, attention, pool)
+    step = Singleton(Step, table, runner, speculator, sampler)
+    futures = Singleton(make.futures, FutureMap, queue, metrics, needs_lens, config.overlap)
+    executor = Singleton(Executor, table, Singleton(make.uploader, device, table), step, futures)
+
+    scheduler = Singleton(make.scheduler, config.scheduler, config.cache, sizes, speculator, loaded)
+    loop = Singleton(make.part, config.overlap, "overlap", List(scheduler, executor))
