@@ -1,0 +1,37 @@
+"""The schema of the root config: the few scalars that belong to no part. Knows no group and no part."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from engine.build import number
+from engine.typed import merge
+
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
+
+
+@dataclass(frozen=True)
+class RootConfig:
+    """Scalars of the root. prompt "-": standard input. seed None: fresh. threads None: torch's choice."""
+
+    prompt: str | None = None
+    seed: int | None = number(None, ge=0, lt=2**63)
+    device: str = "auto"
+    threads: int | None = number(None, ge=1, le=4096)
+
+
+ROOT_KEYS = tuple(field.name for field in fields(RootConfig))
+
+
+def root_problems(scalars: Mapping[str, Any]) -> list[str]:
+    """Every problem of the root's scalars (the config without its groups), one clause each."""
+    root, problems = merge(RootConfig, scalars, "")
+    if isinstance(scalars.get("prompt"), str) and not scalars["prompt"].strip():
+        problems.append("prompt is empty; give it text, or leave it out to run the workload's prompts")
+    device = scalars.get("device")
+    if root is not None and not _DEVICE.fullmatch(str(device)):
+        problems.append(f"device={device} is not one of auto, cpu, cuda, cuda:N")
+    return problems

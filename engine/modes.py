@@ -1,0 +1,39 @@
+"""Null objects of the three execution modes: two-batch overlap, piecewise prefill graphs, step graphs.
+
+Free of torch. A mode that exists has the same class facts; rules and explain read them and ask for no names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+class Mode:
+    """One way to run a step's passes. Its facts are class attributes."""
+
+    captures_step: ClassVar[bool] = (
+        False  # the whole step sits in a graph: metadata must be built on the device
+    )
+    captures_prefill: ClassVar[bool] = False  # prefill runs as graph segments between attention calls
+    splits_batch: ClassVar[bool] = False  # two half batches are interleaved
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")  # device types where the mode can run
+
+    @dataclass(frozen=True)
+    class Config:
+        """No options."""
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = config
+
+
+class NoTwoBatch(Mode):
+    """One batch at a time."""
+
+
+class NoPiecewise(Mode):
+    """Prefill runs eagerly."""
+
+
+class NoGraph(Mode):
+    """Decode steps run eagerly."""
