@@ -90,7 +90,7 @@ def _check_message(index: int, message: Message) -> None:
 def shield(messages: Sequence[Message], special: re.Pattern[str]) -> tuple[list[Message], str]:
     """The messages with every spelling of a special token broken up by a mark, and the mark ("" if none was).
 
-    Once the rendered prompt is split at the template's own special tokens, removing the mark restores the text.
+    Once the rendered prompt is split at the template's own special tokens, removing the mark restores it.
     """
     check_messages(messages)
     if not any(special.search(text) for message in messages for text in _texts(message)):

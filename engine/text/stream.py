@@ -28,8 +28,8 @@ class TextStream:
     completes, the character is the answer's; and after any prompt a SentencePiece leading space is kept.
 
     Stop strings: the one that completes first wins (of several completing at one character the longest), the
-    text ends before it (after it with include_stop) and later feeds bring nothing. The id in which it completed
-    is the last that counts; what its bytes hold past the stop is no part of the text.
+    text ends before it (after it with include_stop) and later feeds bring nothing. The id in which it
+    completed is the last that counts; what its bytes hold past the stop is no part of the text.
     """
 
     __slots__ = ("_held", "_include_stop", "_open", "_pieces", "_start", "_stopped", "_stops", "_tail")
