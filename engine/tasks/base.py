@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from engine.metrics import EngineMetrics
     from engine.models.shape import ModelShape
     from engine.params import SamplingParams
-    from engine.request import Delta, RequestOutput
+    from engine.request import Delta
     from engine.runs import RunFolder
     from engine.text.tokenizer import Tokenizer
 
@@ -37,17 +37,21 @@ class TextEngine(Protocol):
     device: str
     dtype: str
     seed: int
+    max_context: int  # tokens that a prompt and its answer may have together
     model_files: Mapping[str, str]
     metrics: EngineMetrics
 
-    def generate(
-        self,
-        prompts: Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        on_finish: Callable[[RequestOutput], None] | None = None,
-    ) -> list[RequestOutput]:
-        """All prompts as one batch of requests; `on_finish` is called as each of them ends."""
+    def add(self, prompt: Prompt, params: SamplingParams | None = None) -> str:
+        """Queue a request; its id. UserError for a prompt that cannot fit."""
+
+    def step(self) -> list[Delta]:
+        """One turn of the loop: what became known by it, for every queued request."""
+
+    def cancel(self, request_id: str) -> None:
+        """End a request; a last Delta with finish_reason "cancelled" follows."""
+
+    def has_work(self) -> bool:
+        """Whether some request is not finished."""
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
         """One request; closing the iterator cancels it."""
@@ -64,16 +68,20 @@ Compose = Callable[[Sequence[str]], Mapping[str, Any]]
 
 
 def default_engine(config: Mapping[str, Any]) -> TextEngine:
-    """Build the real engine from a plain resolved config; its progress goes to stderr."""
+    """Build the real engine from a plain resolved config; loading shows its progress on stderr."""
     from engine.llm import LLM
+    from engine.tasks.progress import LoadingProgress
 
-    engine: TextEngine = LLM.from_config(dict(config), progress=say)
+    with LoadingProgress(sys.stderr) as progress:
+        engine: TextEngine = LLM.from_config(dict(config), progress=progress)
     return engine
 
 
-def say(line: str) -> None:
-    """One line of progress or warning."""
-    print(line, file=sys.stderr, flush=True)
+def composed(overrides: Sequence[str]) -> Mapping[str, Any]:
+    """The plain resolved config of a command line."""
+    from engine.compose import compose
+
+    return compose(overrides).cfg
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,7 @@ class TaskContext:
     overrides: tuple[str, ...] = ()
     run: RunFolder | None = None
     make_engine: MakeEngine = default_engine
-    compose: Compose | None = None
+    compose: Compose = composed
     stdin: TextIO = field(default_factory=lambda: sys.stdin)
     stdout: TextIO = field(default_factory=lambda: sys.stdout)
     stderr: TextIO = field(default_factory=lambda: sys.stderr)

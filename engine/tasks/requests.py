@@ -1,0 +1,89 @@
+"""From config and workload to token ids and sampling parameters. Knows no engine loop and prints nothing.
+
+Importable without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from engine.build import make_config, target_class
+from engine.errors import UserError
+from engine.params import SamplingParams
+from engine.tasks.drive import Job
+from engine.workloads.base import WorkItem, Workload
+from engine.workloads.single import SinglePrompt
+
+if TYPE_CHECKING:
+    from engine.tasks.base import TaskContext, TextEngine
+    from engine.text.tokenizer import Tokenizer
+
+Message = Mapping[str, str]
+
+
+def load_workload(context: TaskContext) -> Workload:
+    """`prompt=` wins over the workload. Reads files and standard input now, before a model is read."""
+    prompt = context.config.get("prompt")
+    if prompt is not None:
+        return SinglePrompt(str(prompt), context.stdin)
+    node = context.config["workload"]
+    cls = target_class(node["_target_"])
+    workload = cls(make_config(cls, node, "workload"))
+    assert isinstance(workload, Workload)
+    return workload
+
+
+def sampling_params(config: Mapping[str, Any]) -> SamplingParams:
+    """The sampling group as request parameters."""
+    return SamplingParams.from_config(make_config(SamplingParams, config["sampling"], "sampling"))
+
+
+def first_messages(item: WorkItem) -> tuple[Message, ...]:
+    """The conversation that an item opens with."""
+    if item.messages:
+        return item.messages
+    text = item.prompt if item.prompt is not None else item.turns[0]
+    return ({"role": "user", "content": text},)
+
+
+def encode_item(item: WorkItem, tokenizer: Tokenizer, raw: bool) -> list[int]:
+    """Token ids of an item's first request, through the model's chat template if it has one, unless `raw`."""
+    if item.ids:
+        return list(item.ids)
+    if raw or not tokenizer.chat_template:
+        return tokenizer.encode_prompt(_plain_text(item, "task.raw=true" if raw else "this model"))
+    return tokenizer.encode_chat(first_messages(item))
+
+
+def _plain_text(item: WorkItem, who: str) -> str:
+    if item.prompt is None:
+        reason = "sends texts as they are" if who.startswith("task") else "has no chat template"
+        raise UserError(f"a conversation in the workload needs a chat template, but {who} {reason}")
+    return item.prompt
+
+
+def make_jobs(
+    engine: TextEngine, items: Sequence[WorkItem], params: SamplingParams, raw: bool = False
+) -> list[Job]:
+    """One job an item, all checked before any of them runs."""
+    jobs = [Job(i, tuple(encode_item(item, engine.tokenizer, raw)), params) for i, item in enumerate(items)]
+    for job in jobs:
+        check_fits(job, engine, items[job.key].title())
+    return jobs
+
+
+def check_fits(job: Job, engine: TextEngine, title: str) -> None:
+    """UserError for a prompt that leaves no room for a single token."""
+    if fits(job, engine):
+        return
+    shown = title if len(title) <= 40 else title[:39] + "…"
+    raise UserError(
+        f"prompt {job.key + 1} ({shown!r}) has {len(job.ids)} tokens, but prompt and answer together "
+        f"may have {engine.max_context}: shorten it"
+    )
+
+
+def fits(job: Job, engine: TextEngine) -> bool:
+    """Whether at least one token can follow the prompt."""
+    return 0 < len(job.ids) < engine.max_context
