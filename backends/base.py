@@ -59,9 +59,10 @@ class ModelOps(ABC):
 
     @abstractmethod
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """x [T, H] (or [T, heads, D], normalised over the last axis) -> same shape. Zhang & Sennrich 2019, eq. 4.
+        """x [T, H] (or [T, heads, D], normalised over the last axis) -> same shape.
 
-        The variance is computed in fp32; the result is cast to x.dtype before the product with `weight`.
+        Zhang & Sennrich 2019, eq. 4. The variance is computed in fp32; the result is cast to x.dtype before
+        the product with `weight`.
         """
 
     @abstractmethod
@@ -72,8 +73,8 @@ class ModelOps(ABC):
     def rope_store(
         self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, kv: LayerKV, batch: ForwardBatch
     ) -> tuple[Tensor, Tensor]:
-        """Rotate q [T, Hq, D] and k [T, Hkv, D] (half-split layout; Su et al. 2021, sec. 3.4) by batch.positions,
-        write k and v to the pool at batch.slots, return the rotated (q, k).
+        """Rotate q [T, Hq, D] and k [T, Hkv, D] (half-split layout; Su et al. 2021, sec. 3.4) by
+        batch.positions, write k and v to the pool at batch.slots, return the rotated (q, k).
 
         cos, sin: fp32 [max positions, D] tables (the two halves repeat).
         """
@@ -86,8 +87,9 @@ class ModelOps(ABC):
 class AttentionBackend(ABC):
     """Attention over the paged KV pool. One object a role; the same class serves all roles.
 
-    Facts are class attributes with conservative defaults; each opt-out carries its reason in one line. A composite
-    computes its own from its children (see `host_lens_of`), so read facts of an instance through the instance.
+    Facts are class attributes with conservative defaults; each opt-out carries its reason in one line. A
+    composite computes its own from its children (see `host_lens_of`), so read facts of an instance through
+    the instance.
     """
 
     host_lens: ClassVar[HostLens] = HostLens.EXACT  # what it reads of the lengths on the host
@@ -107,8 +109,8 @@ class AttentionBackend(ABC):
 
     @abstractmethod
     def __init__(self, config: Any, context: AttentionContext) -> None:
-        """Allocate what lives as long as the engine. A composite takes a third argument: its built children by
-        the name of their yaml key."""
+        """Allocate what lives as long as the engine. A composite takes a third argument: its built children
+        by the name of their yaml key."""
 
     @abstractmethod
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
@@ -124,8 +126,8 @@ class AttentionBackend(ABC):
 
     @classmethod
     def facts(cls, children: Mapping[str, BackendFacts]) -> BackendFacts:
-        """The class-level facts, without building anything. A composite (its yaml nests backends) combines its
-        children's; a plain backend ignores the empty mapping."""
+        """The class-level facts, without building anything. A composite (its yaml nests backends) combines
+        its children's; a plain backend ignores the empty mapping."""
         return BackendFacts(
             f"{cls.__module__}.{cls.__name__}",
             cls.host_lens,

@@ -1,0 +1,195 @@
+"""Attention in plain torch: gather the paged keys and values, mask by the device lengths, multiply.
+
+The obvious reference on every device and dtype, and the CPU production path. Knows no page allocator and
+reads no device value.
+
+Legend: B requests, W width, G query heads a KV head, L gathered positions, D head size.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from backends.base import AttentionBackend, AttentionContext
+from backends.torch_ops import TorchOps
+from engine.batch import ForwardBatch, HostLens, LayerKV, Mode
+from engine.lazy import lazy_import
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = lazy_import("torch")
+
+# oneDNN compiles a kernel for each new shape (about 1 ms in bf16): lengths grow in these steps, not by one.
+LENGTH_STEP = 32
+
+
+@dataclass(frozen=True)
+class _Verify:
+    """index: [B * Hkv * L] rows of the pool flattened to [slots * Hkv, D], head-major; L: prefix, then new
+    tokens. mask: [B, W, L], 0 where visible, -inf elsewhere."""
+
+    index: Tensor
+    mask: Tensor
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """One request of an EXTEND pass: its tokens of T, and, given a prefix, its gather index and mask."""
+
+    tokens: slice
+    index: Tensor | None  # [Hkv * L], as in _Verify
+    mask: Tensor | None  # bool [queries, L]
+
+
+class TorchSDPA(AttentionBackend):
+    """Gathers up to the largest bound and masks by the device lengths. A token always sees itself, so that no
+    row of a softmax is empty, not even that of an absent tree node."""
+
+    host_lens = HostLens.BOUND  # the gathers are sized by the bounds
+    tree_mask = True  # the mask is an operand
+    device_metadata = False  # its shapes follow the bounds: they change from step to step
+    page_sizes = None  # slots are computed, any size will do
+    dtypes = {  # noqa: RUF012
+        "cpu": ("float32", "bfloat16", "float16"),
+        "cuda": ("float32", "bfloat16", "float16"),
+    }
+    max_verify_width = 1 << 16  # the mask grows with the width, nothing else does
+
+    @dataclass(frozen=True)
+    class Config:
+        """No options."""
+
+    def __init__(self, config: Any, context: AttentionContext) -> None:
+        self._context = context
+        # Batched products beat the CPU's fused kernel up to threefold for few queries: that one works head by
+        # head. Not in fp16, where a score can overflow before it is scaled and masked.
+        self._fused = context.device.type != "cpu" or context.dtype == torch.float16
+        self._torch_ops = TorchOps()
+        self.ops = self._torch_ops
+        self._verify: _Verify | None = None
+        self._prompts: tuple[_Prompt, ...] = ()
+        self._heads = torch.arange(context.num_kv_heads, device=context.device)
+        self._in_page = torch.arange(context.page_size, device=context.device)
+
+    def init_forward_metadata(self, batch: ForwardBatch) -> None:
+        self._torch_ops.new_pass()
+        self._verify, self._prompts = None, ()
+        if batch.mode is Mode.VERIFY and batch.size:
+            self._verify = self._plan_verify(batch)
+        elif batch.mode is Mode.EXTEND:
+            self._prompts = self._plan_extend(batch)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, kv: LayerKV, batch: ForwardBatch) -> Tensor:
+        if self._verify is not None:
+            return self._run_verify(self._verify, q, kv, batch)
+        if batch.mode is Mode.EXTEND and batch.size:
+            return torch.cat([self._run_prompt(p, q, k, v, kv) for p in self._prompts])
+        return q.flatten(1)
+
+    # -- what to gather and what to hide, once a pass
+
+    def _plan_verify(self, batch: ForwardBatch) -> _Verify:
+        size, width = batch.size, batch.width
+        prefix = -(-(batch.seq_lens.max_bound + width) // LENGTH_STEP) * LENGTH_STEP - width
+        slots, visible = self._prefix(
+            batch.page_table.index_select(0, batch.rows), batch.seq_lens.device, prefix
+        )
+        mask = slots.new_zeros((size, width, prefix + width), dtype=self._context.dtype)
+        mask[..., :prefix].masked_fill_(~visible.unsqueeze(1), float("-inf"))
+        if width > 1:
+            mask[..., prefix:].masked_fill_(~_among_new(batch), float("-inf"))
+        return _Verify(self._by_head(torch.cat((slots, batch.slots.view(size, width)), dim=1)), mask)
+
+    def _plan_extend(self, batch: ForwardBatch) -> tuple[_Prompt, ...]:
+        ends = itertools.accumulate(batch.query_lens)
+        return tuple(
+            self._plan_prompt(batch, i, slice(end - count, end))
+            for i, (count, end) in enumerate(zip(batch.query_lens, ends, strict=True))
+        )
+
+    def _plan_prompt(self, batch: ForwardBatch, i: int, tokens: slice) -> _Prompt:
+        bound, count = batch.seq_lens.bound[i], batch.query_lens[i]
+        if bound == 0:  # an upper bound of zero is exact: no prefix, the pool need not be read
+            return _Prompt(tokens, None, None)
+        table = batch.page_table.index_select(0, batch.rows[i : i + 1])
+        slots, visible = self._prefix(table, batch.seq_lens.device[i : i + 1], bound)
+        causal = torch.ones((count, count), dtype=torch.bool, device=slots.device).tril_()
+        mask = torch.cat((visible.expand(count, bound), causal), dim=1)
+        return _Prompt(
+            tokens, self._by_head(torch.cat((slots, batch.slots[tokens].unsqueeze(0)), dim=1)), mask
+        )
+
+    def _prefix(self, table: Tensor, seq_lens: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """table [B, P] -> slots of positions 0..length-1 and whether they hold KV, both [B, length].
+
+        Hidden positions point at the padding page, and so do those past the table's end.
+        """
+        page_size = self._context.page_size
+        pages = table[:, : -(-length // page_size)].long()
+        slots = (pages.unsqueeze(-1) * page_size + self._in_page).flatten(1)[:, :length]
+        slots = torch.nn.functional.pad(slots, (0, length - slots.shape[1]))
+        visible = torch.arange(length, device=table.device) < seq_lens.unsqueeze(1)
+        return slots * visible, visible
+
+    def _by_head(self, slots: Tensor) -> Tensor:
+        """[B, L] -> [B * Hkv * L]: so that one gather yields each head's keys contiguously."""
+        return (slots.unsqueeze(1) * len(self._heads) + self._heads.view(-1, 1)).flatten()
+
+    # -- the arithmetic, once a layer
+
+    def _gather(self, pool: Tensor, index: Tensor) -> Tensor:
+        """pool [slots, Hkv, D] -> [B * Hkv, L, D]."""
+        return pool.view(-1, pool.shape[-1]).index_select(0, index)
+
+    def _run_verify(self, plan: _Verify, q: Tensor, kv: LayerKV, batch: ForwardBatch) -> Tensor:
+        size, width, heads, dim = batch.size, batch.width, kv.k.shape[1], q.shape[-1]
+        length = plan.mask.shape[-1]
+        packed = q.view(size, width, heads, -1, dim).transpose(1, 2)  # [B, Hkv, W, G, D]
+        groups = packed.shape[3]
+        packed = packed.reshape(size, heads, width * groups, dim)
+        keys, values = (self._gather(p, plan.index).view(size, heads, length, dim) for p in (kv.k, kv.v))
+        mask = plan.mask.view(size, 1, width, 1, length)
+        out = self._attend(packed, keys, values, mask, groups)
+        return out.view(size, heads, width, groups, dim).transpose(1, 2).reshape(size * width, -1)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, groups: int) -> Tensor:
+        """q [B, Hkv, W * G, D], mask [B, 1, W, 1, L] -> [B, Hkv, W * G, D]."""
+        size, heads, rows, dim = q.shape
+        length = k.shape[2]
+        if self._fused:
+            flat = mask.expand(-1, -1, -1, groups, -1).reshape(size, 1, rows, length)
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, flat, scale=self._context.scale)
+        scores = torch.bmm(q.reshape(-1, rows, dim), k.view(-1, length, dim).transpose(1, 2))
+        scores = scores.view(size, heads, rows // groups, groups, length)
+        torch.add(mask, scores, alpha=self._context.scale, out=scores)
+        return torch.bmm(scores.softmax(-1).view(-1, rows, length), v.view(-1, length, dim))
+
+    def _run_prompt(self, plan: _Prompt, q: Tensor, k: Tensor, v: Tensor, kv: LayerKV) -> Tensor:
+        heads, dim = kv.k.shape[1:]
+        queries = q[plan.tokens].transpose(0, 1).unsqueeze(0)
+        if plan.index is None:
+            keys, values = (x[plan.tokens].transpose(0, 1) for x in (k, v))
+        else:
+            keys, values = (self._gather(p, plan.index).view(heads, -1, dim) for p in (kv.k, kv.v))
+        out = torch.nn.functional.scaled_dot_product_attention(
+            queries,
+            keys.unsqueeze(0),
+            values.unsqueeze(0),
+            plan.mask,
+            is_causal=plan.mask is None,
+            scale=self._context.scale,
+            enable_gqa=True,
+        )
+        return out[0].transpose(0, 1).flatten(1)
+
+
+def _among_new(batch: ForwardBatch) -> Tensor:
+    """Which new tokens see which: bool [B, W, W] or [W, W]."""
+    ones = torch.ones((batch.width, batch.width), dtype=torch.bool, device=batch.slots.device)
+    if batch.tree_mask is None:
+        return ones.tril_()
+    return batch.tree_mask | torch.eye(batch.width, dtype=torch.bool, device=ones.device)
