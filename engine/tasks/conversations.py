@@ -91,6 +91,7 @@ class LiveText:
         self._stdout = stdout
         self._stop = stop
         self._last = "\n"
+        self.gone = False
 
     def show(self, text: str) -> None:
         """Print a piece; nothing more after the reader is gone."""
@@ -99,6 +100,7 @@ class LiveText:
         try:
             print(text, end="", file=self._stdout, flush=True)
         except BrokenPipeError:
+            self.gone = True
             self._stop.request()
         self._last = text[-1]
 

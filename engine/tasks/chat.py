@@ -1,0 +1,189 @@
+"""`task=chat`: a conversation in the terminal, or through a pipe. Knows no loop and no template.
+
+Importable without torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO
+
+from engine.build import choice
+from engine.errors import UserError
+from engine.params import SamplingParams
+from engine.runs import WORKLOAD, json_line
+from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, Outcome, Task, TaskContext, TextEngine
+from engine.tasks.conversations import LiveText
+from engine.tasks.drive import Answer, Job, Sample
+from engine.tasks.generate import record_engine
+from engine.tasks.history import History
+from engine.tasks.interrupts import StopFlag
+from engine.tasks.report import answer_row
+from engine.tasks.requests import sampling_params
+from engine.workloads.base import WorkItem
+from engine.workloads.single import STDIN
+
+if TYPE_CHECKING:
+    from engine.request import Delta
+
+HELP = "/reset forgets the conversation, /quit (or end of input) leaves; Ctrl-C stops an answer, or leaves"
+
+
+class Chat(Task):
+    """Each line is a turn, its answer streams. Without room, the oldest turns are dropped with a notice."""
+
+    @dataclass(frozen=True)
+    class Config(Task.Config):
+        """system: text that opens every conversation; null leaves it to the model's template."""
+
+        format: str = choice("text", ("text", "json"))
+        system: str | None = None
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def run(self, context: TaskContext) -> Outcome:
+        params = sampling_params(context.config)
+        if params.n != 1:
+            raise UserError(
+                f"task=chat gives one answer a turn, so sampling.n={params.n} cannot work; use n=1"
+            )
+        if context.config.get("prompt") == STDIN:
+            raise UserError("task=chat reads its turns from standard input anyway: leave prompt=- out")
+        engine = context.make_engine(context.config)
+        try:
+            if not engine.tokenizer.chat_template:
+                raise UserError("this model has no chat template, so it cannot chat; use task=generate")
+            record_engine(context, engine)
+            return self._talk(context, engine, params)
+        finally:
+            engine.close()
+
+    def _talk(self, context: TaskContext, engine: TextEngine, params: SamplingParams) -> Outcome:
+        history = History(
+            engine.tokenizer.encode_chat, engine.max_context, params.max_tokens, self._config.system
+        )
+        folder, code = context.folder(), EXIT_OK
+        with folder.open_lines() as out, folder.open_lines(WORKLOAD) as asked:
+            talk = _Talk(context, engine, params, history, out)
+            try:
+                for line in read_turns(context):
+                    asked.write(json_line({"prompt": line}))
+                    if talk.command(line) or talk.answer(line):
+                        continue
+                    break
+            except KeyboardInterrupt:
+                code = EXIT_INTERRUPTED
+        result = {"task": "chat", "turns": talk.turns, "output_tokens": talk.tokens, "seed": engine.seed}
+        return Outcome({**result, "interrupted": code == EXIT_INTERRUPTED}, code=code)
+
+
+@dataclass
+class _Talk:
+    """The state of one conversation in progress."""
+
+    context: TaskContext
+    engine: TextEngine
+    params: SamplingParams
+    history: History
+    out: TextIO
+    turns: int = 0
+    tokens: int = 0
+
+    def command(self, line: str) -> bool:
+        """Whether the line was a command (other than /quit, which ends the reading)."""
+        if line == "/reset":
+            self.history.reset()
+            self.note("the conversation starts anew")
+        elif line == "/help":
+            self.note(HELP)
+        return line in ("/reset", "/help") or not line.strip()
+
+    def answer(self, line: str) -> bool:
+        """Ask, stream, remember; False when the reader of stdout went away."""
+        ids, dropped = self.history.ask(line)
+        if ids is None:
+            self.note(
+                f"that message does not fit the context of {self.engine.max_context} tokens: shorten it"
+            )
+            return True
+        if dropped:
+            self.note(f"the context is full: the oldest {dropped} turn(s) were dropped")
+        sample = Sample(0)
+        answer = Answer(Job(0, tuple(ids), self.params), time.perf_counter(), [sample])
+        alive = self._stream(answer)
+        self.history.answered(sample.text)
+        self._save(line, answer)
+        return alive
+
+    def _stream(self, answer: Answer) -> bool:
+        sample = answer.samples[0]
+        with StopFlag(self.context.stderr, "answer stopped; Ctrl-C again leaves") as stop:
+            live = LiveText(self.context.stdout, stop)
+            with closing(_deltas(self.engine, answer.job)) as deltas:
+                for delta in deltas:
+                    sample.feed(delta, time.perf_counter())
+                    live.show(delta.text)
+                    if stop.requested:
+                        sample.finish_reason = sample.finish_reason or "cancelled"
+                        break
+        if not live.gone:
+            live.end()
+        return not live.gone
+
+    def _save(self, line: str, answer: Answer) -> None:
+        row = answer_row(answer, WorkItem(prompt=line), 0, self.turns)
+        self.out.write(json_line(row))
+        self.turns += 1
+        self.tokens += answer.tokens
+
+    def note(self, text: str) -> None:
+        """A word to the person, on stderr."""
+        print(f"[{text}]", file=self.context.stderr, flush=True)
+
+
+def _deltas(engine: TextEngine, job: Job) -> Generator[Delta, None, None]:
+    """The stream as a generator, whatever iterator the engine returns: closing it cancels the request."""
+    stream = engine.stream(job.ids, job.params)
+    try:
+        yield from stream
+    finally:
+        close = getattr(stream, "close", None)
+        if close is not None:
+            close()
+
+
+def read_turns(context: TaskContext) -> Iterator[str]:
+    """User lines: `prompt=` first if given, then standard input until /quit or its end."""
+    first = context.config.get("prompt")
+    if first is not None:
+        yield str(first)
+    terminal = context.stdin is sys.stdin and sys.stdin.isatty()
+    if terminal:
+        with contextlib.suppress(ImportError):
+            importlib.import_module("readline")  # line editing and history for input()
+        print(f"[{HELP}]", file=context.stderr, flush=True)
+    while True:
+        line = _terminal_line() if terminal else _piped_line(context.stdin)
+        if line is None or line.strip() in ("/quit", "/exit"):
+            return
+        yield line
+
+
+def _terminal_line() -> str | None:
+    try:
+        return input("> ")
+    except EOFError:
+        print()
+        return None
+
+
+def _piped_line(stdin: TextIO) -> str | None:
+    line = stdin.readline()
+    return line.rstrip("\r\n") if line else None
