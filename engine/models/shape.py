@@ -25,3 +25,13 @@ class ModelShape:
     tied: bool = False
     qkv_bias: bool = False
     qk_norm: bool = False
+    o_bias: bool = False
+    sliding_window: int | None = None  # positions a query may look back; None: all
+
+    @property
+    def q_size(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.num_kv_heads * self.head_dim

@@ -1,0 +1,86 @@
+"""Linear maps over the stored form of their weights. Knows nothing of the layer it serves."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.models.weights import GROUP, Q4Blocks
+
+# Rows up to which the int4 kernel beats a dense product: its time grows with the rows, for it is a
+# matrix-vector kernel at heart. Measured on two cores with 576 to 3072 outputs.
+INT4_ROWS = 8
+
+
+class Linear(ABC):
+    """x [T, in] -> [T, out]."""
+
+    @abstractmethod
+    def __call__(self, x: Tensor) -> Tensor:
+        """x in the compute dtype -> a new tensor of the same dtype."""
+
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes that the weights occupy."""
+
+
+class DenseLinear(Linear):
+    """weight [out, in], bias [out] or None, in the compute dtype."""
+
+    __slots__ = ("bias", "weight")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self.weight = weight
+        self.bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight, self.bias)
+
+    def nbytes(self) -> int:
+        return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
+
+
+class Int4Linear(Linear):
+    """4-bit weights on the CPU with bfloat16 activations and scales.
+
+    The kernel computes (code - 8) * scale + zero, so zero = minimum + 8 * scale. With `dense`, a bfloat16 copy of
+    the same values, passes of more than INT4_ROWS rows take the dense product, which is faster there.
+    """
+
+    __slots__ = ("_bias", "_dense", "_packed", "_scales")
+
+    def __init__(self, blocks: Q4Blocks, bias: Tensor | None = None, *, keep_dense: bool = False) -> None:
+        scale, zero = blocks.scale, blocks.minimum + 8 * blocks.scale
+        self._packed = torch._convert_weight_to_int4pack_for_cpu(blocks.codes.int(), 1)
+        self._scales = torch.stack((scale.t(), zero.t()), dim=2).to(torch.bfloat16).contiguous()
+        self._bias = bias
+        self._dense = blocks.dense().to(torch.bfloat16) if keep_dense else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._dense is not None and x.shape[0] > INT4_ROWS:
+            return functional.linear(x, self._dense, self._bias)
+        y = torch._weight_int4pack_mm_for_cpu(x, self._packed, GROUP, self._scales)
+        return y if self._bias is None else y.add_(self._bias)
+
+    def nbytes(self) -> int:
+        own = (self._packed, self._scales, self._bias, self._dense)
+        return sum(tensor.nbytes for tensor in own if tensor is not None)
+
+
+def fits_int4(blocks: Q4Blocks) -> bool:
+    """Whether the CPU kernel takes a matrix of this size: outputs in tiles of 16, inputs in groups of 32."""
+    rows, columns = blocks.codes.shape
+    return rows % 16 == 0 and columns % GROUP == 0
+
+
+def merge_blocks(parts: Sequence[Q4Blocks]) -> Q4Blocks:
+    """Matrices over the same input, one below the other."""
+    return Q4Blocks(
+        torch.cat([part.codes for part in parts]),
+        torch.cat([part.scale for part in parts]),
+        torch.cat([part.minimum for part in parts]),
+    )

@@ -1,0 +1,155 @@
+"""The Llama family of decoders (Llama, SmolLM2, Mistral, Qwen2, Qwen3) over the attention contract.
+
+Knows nothing of files, scheduling or the kind of attention it is given.
+Legend: T tokens of the pass, H hidden size, Hq and Hkv heads, D head size, F inner size of the MLP, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from backends.base import AttentionBackend, ModelOps
+from engine.batch import ForwardBatch, KVGroup, KVLayout, LayerKV
+from engine.models.base import CausalLM
+from engine.models.linear import Linear
+from engine.models.rope import rope_tables
+from engine.models.shape import ModelShape
+
+OVERSHOOT = 64  # positions past the context that a late step may touch before its result is dropped
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """Norms [H]; q_norm and k_norm [D] or None; qkv: H -> (Hq + 2 Hkv) D; gate_up: H -> 2F, gate first."""
+
+    input_norm: Tensor
+    qkv: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    output: Linear
+    post_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True)
+class LlamaWeights:
+    """embed [V, H] and head [V, H] (the same tensor when tied) in the compute dtype; final_norm [H]."""
+
+    embed: Tensor
+    layers: tuple[LayerWeights, ...]
+    final_norm: Tensor
+    head: Tensor
+
+
+class DecoderLayer:
+    """One layer in three parts, so that a caller may put graphs or a second batch between them.
+
+    The residual stream travels beside the hidden states: a layer's input is hidden + residual.
+    """
+
+    def __init__(self, shape: ModelShape, weights: LayerWeights, cos: Tensor, sin: Tensor) -> None:
+        self._weights = weights
+        self._cos, self._sin = cos, sin
+        self._eps = shape.rms_eps
+        self._heads, self._kv_heads, self._head_dim = shape.num_heads, shape.num_kv_heads, shape.head_dim
+
+    def pre_attention(
+        self, hidden: Tensor, residual: Tensor | None, kv: LayerKV, batch: ForwardBatch, ops: ModelOps
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """hidden, residual [T, H] (residual None before the first layer) -> q [T, Hq, D], k, v [T, Hkv, D], residual.
+
+        q and k are rotated; k and v are written to `kv`. v is a view of the merged projection.
+        """
+        weights = self._weights
+        if residual is None:  # rms_norm may write in place, and the residual must not change
+            residual, hidden = hidden, ops.rms_norm(hidden.clone(), weights.input_norm, self._eps)
+        else:
+            hidden, residual = ops.add_rms_norm(hidden, residual, weights.input_norm, self._eps)
+        heads = self._heads + 2 * self._kv_heads
+        qkv = weights.qkv(hidden).view(hidden.shape[0], heads, self._head_dim)
+        q, k, v = qkv.split((self._heads, self._kv_heads, self._kv_heads), dim=1)
+        if weights.q_norm is not None and weights.k_norm is not None:
+            q = ops.rms_norm(q, weights.q_norm, self._eps)
+            k = ops.rms_norm(k, weights.k_norm, self._eps)
+        q, k = ops.rope_store(q, k, v, self._cos, self._sin, kv, batch)
+        return q, k, v, residual
+
+    def post_attention(self, attended: Tensor, residual: Tensor, ops: ModelOps) -> tuple[Tensor, Tensor]:
+        """attended [T, Hq * D], residual [T, H] -> hidden, residual [T, H]."""
+        weights = self._weights
+        hidden, residual = ops.add_rms_norm(weights.output(attended), residual, weights.post_norm, self._eps)
+        return weights.down(ops.silu_mul(weights.gate_up(hidden))), residual
+
+
+class LlamaModel(CausalLM):
+    """A Llama-family decoder on one device.
+
+    aux_layers: layers whose inputs `forward_with_aux` collects (for drafters that read hidden states); 0 is the
+    embedding, num_layers the output of the last layer.
+    """
+
+    def __init__(self, shape: ModelShape, weights: LlamaWeights, aux_layers: Sequence[int] = ()) -> None:
+        self.shape = shape
+        self.device, self.dtype = weights.embed.device, weights.embed.dtype
+        group = KVGroup(shape.num_layers, shape.num_kv_heads, shape.head_dim)
+        self.kv_layout = KVLayout((group,), str(self.dtype).removeprefix("torch."))
+        self.aux_layers = tuple(aux_layers)
+        self.weights = weights
+        cos, sin = rope_tables(shape, shape.max_positions + OVERSHOOT, str(self.device))
+        self.layers = [DecoderLayer(shape, layer, cos, sin) for layer in weights.layers]
+
+    def embed(self, input_ids: Tensor) -> Tensor:
+        """int64 [T] -> [T, H]."""
+        return functional.embedding(input_ids, self.weights.embed)
+
+    def forward(self, batch: ForwardBatch, attention: AttentionBackend, kv: Sequence[LayerKV]) -> Tensor:
+        return self.forward_with_aux(batch, attention, kv)[0]
+
+    def forward_with_aux(
+        self, batch: ForwardBatch, attention: AttentionBackend, kv: Sequence[LayerKV]
+    ) -> tuple[Tensor, Tensor | None]:
+        """(final normalised states [T, H], inputs of the aux layers side by side [T, n * H] or None)."""
+        ops = attention.ops
+        hidden, residual = self.embed(batch.input_ids), None
+        aux: list[Tensor] = []
+        for index, (layer, layer_kv) in enumerate(zip(self.layers, kv, strict=True)):
+            if index in self.aux_layers:
+                aux.append(_stream(hidden, residual))
+            q, k, v, residual = layer.pre_attention(hidden, residual, layer_kv, batch, ops)
+            attended = attention.forward(q, k, v, layer_kv, batch)
+            hidden, residual = layer.post_attention(attended, residual, ops)
+        if len(self.layers) in self.aux_layers:
+            aux.append(_stream(hidden, residual))
+        return self.finish(hidden, residual, ops), torch.cat(aux, dim=1) if aux else None
+
+    def finish(self, hidden: Tensor, residual: Tensor | None, ops: ModelOps) -> Tensor:
+        """The final norm of hidden + residual, [T, H]."""
+        norm, eps = self.weights.final_norm, self.shape.rms_eps
+        if residual is None:
+            return ops.rms_norm(hidden, norm, eps)
+        return ops.add_rms_norm(hidden, residual, norm, eps)[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return functional.linear(hidden, self.weights.head).float()
+
+    def nbytes(self) -> int:
+        """Bytes of all weights; a tied head counts once."""
+        weights = self.weights
+        head = 0 if weights.head is weights.embed else weights.head.nbytes
+        linears = sum(
+            part.nbytes()
+            for layer in weights.layers
+            for part in (layer.qkv, layer.output, layer.gate_up, layer.down)
+        )
+        return weights.embed.nbytes + head + linears
+
+
+def _stream(hidden: Tensor, residual: Tensor | None) -> Tensor:
+    """A layer's input, in memory of its own: the next norm may write in place."""
+    return hidden.clone() if residual is None else hidden + residual
