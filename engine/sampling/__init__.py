@@ -1,0 +1,1 @@
+"""Drawing tokens on the device: per-request columns, the counter-based random numbers, the sampler."""

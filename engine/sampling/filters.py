@@ -1,0 +1,62 @@
+"""Top-k, top-p and min-p on unnormalised weights, without sorting: the cut is found by bisecting the
+floats' bits.
+
+Knows weights and limits only. Thirty counting passes over [N, V] cost less than one sort on a CPU, and the
+result is the same for every batch. Legend: N rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.sampling.choose import sum_rows
+
+_ABOVE_ONE = 0x3F800001  # bits of the smallest float32 above 1
+_ROUNDS = _ABOVE_ONE.bit_length()
+
+
+def apply_filters(weights: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
+    """fp32 [N, V] with everything that the filters drop set to zero; not renormalised.
+
+    weights: exp((logit - largest logit) / temperature), so within [0, 1] and 1 at the top. Applied in this
+    order,
+    each on what the one before left: top-k keeps the k heaviest tokens (int32 [N]; 0: all). Top-p (fp32
+    [N]; 1: all) keeps the fewest heaviest tokens whose mass reaches p (Holtzman et al. 2020, sec. 3.1).
+    Min-p (fp32 [N]; 0: all) keeps tokens at least min_p times as likely as the likeliest (Nguyen et al.
+    2024). Among tokens of equal weight the lower ids are kept first. The likeliest token always stays.
+    """
+    vocab = weights.shape[1]
+    count = torch.where(top_k > 0, top_k, vocab).clamp_max(vocab).float()
+    weights = _keep_heaviest(weights, count, top_k > 0, by_mass=False)
+    weights = _keep_heaviest(weights, top_p * sum_rows(weights), top_p < 1, by_mass=True)
+    return torch.ge(weights, min_p.unsqueeze(1), out=torch.empty_like(weights)).mul_(weights)
+
+
+def _keep_heaviest(weights: Tensor, goal: Tensor, active: Tensor, *, by_mass: bool) -> Tensor:
+    """Zero all but the fewest heaviest tokens that reach `goal` (their number or their mass), where
+    `active`."""
+    cut = torch.where(active, _cut(weights, goal, by_mass=by_mass), 0).unsqueeze(1)
+    above = torch.gt(weights, cut, out=torch.empty_like(weights))
+    level = torch.eq(weights, cut, out=torch.empty_like(weights))
+    missing = goal - sum_rows(above * weights if by_mass else above)
+    ties = missing / cut.squeeze(1) if by_mass else missing
+    level *= level.cumsum(-1) < ties.unsqueeze(1) + 1  # the first ceil(ties) of them
+    return above.add_(level).mul_(weights)
+
+
+def _cut(weights: Tensor, goal: Tensor, *, by_mass: bool) -> Tensor:
+    """fp32 [N]: the largest weight whose like and heavier tokens reach `goal`; 0 where even all do not.
+
+    Floats that are not negative are ordered as their bits are.
+    """
+    low = torch.zeros_like(goal, dtype=torch.int32)
+    high = torch.full_like(low, _ABOVE_ONE)
+    kept = torch.empty_like(weights)
+    for _ in range(_ROUNDS):
+        middle = (low + high) // 2
+        torch.ge(weights, middle.view(torch.float32).unsqueeze(1), out=kept)
+        reached = sum_rows(kept.mul_(weights) if by_mass else kept) >= goal
+        low = torch.where(reached, middle, low)
+        high = torch.where(reached, high, middle)
+    return low.view(torch.float32)

@@ -1,0 +1,122 @@
+"""The sampler: the target's token after every node, with one coin a node, and its log-probabilities.
+
+Knows logits and the sampling columns; nothing of drafts beyond the tokens on a node's path. Static shapes,
+no value read on the host. Legend: N nodes (rows of logits), V vocabulary, D drafted tokens on a path, K
+best logprobs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.batch import SamplingClass
+from engine.sampling.choose import argmax_tokens, inverse_cdf
+from engine.sampling.columns import SamplingColumns
+from engine.sampling.filters import apply_filters
+from engine.sampling.rng import uniform
+from engine.sampling.shaping import shape_logits
+
+LOGPROB_FLOOR = -9999.0  # stands for minus infinity, which JSON cannot say
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """tokens: int32 [N]. logprobs: fp32 [N] of the token under the model's unfiltered distribution (softmax
+    of the raw logits), finite; None unless asked for. top_ids int32 [N, K] and top_logprobs fp32 [N, K]:
+    the K likeliest, best first; None for K = 0. margin: fp32 [N], see Sampler; None unless the sampler
+    reports it."""
+
+    tokens: Tensor
+    logprobs: Tensor | None = None
+    top_ids: Tensor | None = None
+    top_logprobs: Tensor | None = None
+    margin: Tensor | None = None
+
+
+class Sampler:
+    """Draws by inverse CDF in fixed vocabulary order with the coin uniform(key, position).
+
+    The distribution: logits, plus bias, penalties and the min_tokens mask, divided by the temperature, then
+    top-k, top-p, min-p, renormalised. Temperature 0 takes the largest shaped logit, the lowest id on ties.
+    A draw depends on the node's logits and its request alone, never on the batch, so a draft is accepted
+    exactly when it equals the draw (speculative.accept), and seeded output is the same with and without
+    speculation.
+
+    margins: also report how far each choice was from another one: for a greedy row the gap of the two largest
+    shaped logits, for a sampled row the coin's distance from the edges of the drawn token's interval.
+    """
+
+    def __init__(self, *, margins: bool = False) -> None:
+        self._margins = margins
+
+    def __call__(
+        self,
+        logits: Tensor,
+        rows: Tensor,
+        positions: Tensor,
+        columns: SamplingColumns,
+        cls: SamplingClass,
+        ancestors: Tensor | None = None,
+    ) -> Sampled:
+        """Draw one token a node.
+
+        logits: fp32 [N, V], left unchanged. rows: int64 [N] in `columns`. positions: int64 [N], where the
+        drawn token will stand. cls: the union over the requests; stages that it rules out are skipped.
+        ancestors: int32 [N, D] drafted tokens on the path to the node, itself included, -1 padded; needed
+        when cls.shaped and W > 1.
+        """
+        shaped = shape_logits(logits, rows, positions, columns, ancestors) if cls.shaped else logits
+        tokens = argmax_tokens(shaped)
+        margin = top2_gap(shaped) if self._margins else None
+        if cls.sampled:
+            weights, greedy = _weights(shaped, rows, columns, cls)
+            coin = uniform(columns.key[rows], positions)
+            drawn = inverse_cdf(weights, coin)
+            tokens = torch.where(greedy, tokens, drawn)
+            if margin is not None:
+                margin = torch.where(greedy, margin, _coin_margin(weights, coin, drawn))
+        return _with_logprobs(logits, tokens, cls.top_logprobs, margin)
+
+
+def top2_gap(logits: Tensor) -> Tensor:
+    """fp32 [N]: the largest logit minus the second largest. Needs V >= 2."""
+    best = logits.topk(2, dim=-1).values
+    return best[:, 0] - best[:, 1]
+
+
+def _weights(
+    shaped: Tensor, rows: Tensor, columns: SamplingColumns, cls: SamplingClass
+) -> tuple[Tensor, Tensor]:
+    """Filtered, unnormalised weights fp32 [N, V] with 1 at the top, and which rows are greedy, bool [N]."""
+    temperature = columns.temperature[rows]
+    greedy = temperature == 0
+    divisor = torch.where(greedy, 1.0, temperature).unsqueeze(1)
+    # the largest logit goes first: dividing it by a tiny temperature would overflow
+    weights = (shaped - shaped.amax(-1, keepdim=True)).div_(divisor).exp_()
+    if cls.filters:
+        weights = apply_filters(weights, columns.top_k[rows], columns.top_p[rows], columns.min_p[rows])
+    return weights, greedy
+
+
+def _coin_margin(weights: Tensor, coin: Tensor, drawn: Tensor) -> Tensor:
+    """fp32 [N]: distance of the coin from the nearer edge of the drawn token's interval."""
+    share = weights.double()
+    share = share / share.sum(-1, keepdim=True)
+    index = drawn.unsqueeze(1)
+    high = share.cumsum(-1).gather(1, index).squeeze(1)
+    low = high - share.gather(1, index).squeeze(1)
+    return torch.minimum(high - coin, coin - low).clamp_min(0.0).float()
+
+
+def _with_logprobs(logits: Tensor, tokens: Tensor, best: int, margin: Tensor | None) -> Sampled:
+    if best < 0:
+        return Sampled(tokens.int(), margin=margin)
+    norm = logits.logsumexp(-1, keepdim=True)
+    own = (logits.gather(1, tokens.unsqueeze(1)) - norm).squeeze(1).clamp_min(LOGPROB_FLOOR)
+    if best == 0:
+        return Sampled(tokens.int(), own, margin=margin)
+    values, ids = logits.topk(min(best, logits.shape[1]), dim=-1)
+    return Sampled(tokens.int(), own, ids.int(), (values - norm).clamp_min(LOGPROB_FLOOR), margin)

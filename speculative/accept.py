@@ -1,0 +1,99 @@
+"""Which drafts are accepted, and where the accepted run ends: exact walks on the device.
+
+The rule is sample-and-match: `target` holds the token that the target model itself draws after each node,
+so a draft is accepted exactly when it equals that token; greedy decoding is the special case of argmax
+draws. Knows neither how tokens are drawn nor how drafts are made. Nothing is read on the host.
+Legend: B requests, W width (nodes), S stop ids a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from engine.batch import DraftTree, Finish
+from speculative.tree import is_child
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """accept_index: int32 [B, W] nodes on the accepted path, root first, -1 padded. n_accepted: int32 [B]
+    drafts on it. emitted: int32 [B, W] the target's tokens along the path: the first n_accepted + 1 are
+    valid."""
+
+    accept_index: Tensor
+    n_accepted: Tensor
+    emitted: Tensor
+
+
+class EndColumns(Protocol):
+    """What `trim` reads of the sampling columns, all by table row R: stop_ids int32 [R, S] (-1 padded),
+    min_len and max_len int32 [R]."""
+
+    @property
+    def stop_ids(self) -> Tensor: ...
+    @property
+    def min_len(self) -> Tensor: ...
+    @property
+    def max_len(self) -> Tensor: ...
+
+
+def accept(tree: DraftTree, target: Tensor) -> Accepted:
+    """Walk every request's tree by the target's own tokens.
+
+    target: int32 [B, W], the target's token after each node. At a node the first child that holds the
+    target's token is followed; without one that token is emitted and the walk ends. Absent nodes are never
+    entered.
+    """
+    batch, width = target.shape
+    if width == 1:
+        zero = torch.zeros(batch, dtype=torch.int32, device=target.device)
+        return Accepted(zero.unsqueeze(1), zero, target)
+    follow = _followed_child(tree, target)
+    here = torch.zeros(batch, 1, dtype=torch.int64, device=target.device)
+    path = [here]
+    for _ in range(width - 1):
+        here = follow.gather(1, here)
+        path.append(here)
+    nodes = torch.cat(path, dim=1)  # W once the walk has ended
+    on_path = nodes < width
+    emitted = target.gather(1, nodes.clamp_max(width - 1))
+    index = torch.where(on_path, nodes, -1).int()
+    return Accepted(index, on_path.sum(1, dtype=torch.int32) - 1, emitted)
+
+
+def _followed_child(tree: DraftTree, target: Tensor) -> Tensor:
+    """int64 [B, W + 1]: the first child of each node that holds the target's token after it, W for none
+    (and from W)."""
+    width = target.shape[1]
+    node = torch.arange(width, device=target.device)
+    matches = is_child(tree.parent) & (tree.tokens.unsqueeze(1) == target.unsqueeze(2))  # [B, node, child]
+    follow = torch.where(matches, node, width).amin(-1)
+    return torch.nn.functional.pad(follow, (0, 1), value=width)
+
+
+def trim(
+    emitted: Tensor, n_emitted: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns
+) -> tuple[Tensor, Tensor]:
+    """Cut each emitted run at its first stop id or at the request's length; the earliest index wins, stop
+    first.
+
+    emitted: int32 [B, W]; n_emitted: int32 [B]; seq_lens: int32 [B] before the pass, so emitted[:, j] takes
+    position seq_lens + 1 + j and makes seq_lens + 2 + j known tokens. rows: int64 [B] in `columns`. A stop
+    id counts from position min_len on. Returns (n_emitted int32 [B], finish int32 [B]).
+    """
+    width = emitted.shape[1]
+    step = torch.arange(width, device=emitted.device)
+    position = seq_lens.unsqueeze(1) + 1 + step
+    stops = (emitted.unsqueeze(-1) == columns.stop_ids[rows].unsqueeze(1)).any(-1)
+    stops &= position >= columns.min_len[rows].unsqueeze(1)
+    full = position + 1 >= columns.max_len[rows].unsqueeze(1)
+    ends = (stops | full) & (step < n_emitted.unsqueeze(1))
+    end = torch.where(ends, step, width).amin(1)  # index of the last token kept, W when the run goes on
+    stopped = stops.gather(1, end.clamp_max(width - 1).unsqueeze(1)).squeeze(1)
+    reason = torch.where(stopped, int(Finish.STOP), int(Finish.LENGTH))
+    finish = torch.where(end < width, reason, int(Finish.NONE))
+    return torch.minimum(n_emitted, end + 1).int(), finish.int()
