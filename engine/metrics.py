@@ -37,6 +37,8 @@ class EngineMetrics:
     accepted_drafts: int = 0
     finished_requests: int = 0
     retractions: int = 0
+    overshoot_tokens: int = 0  # emitted for requests that had ended a step before: dropped
+    evicted_pages: int = 0  # taken from the prefix cache
     peak_running: int = 0
 
     def launched(self, mode: Mode, rows: int, *, drafts: int = 0) -> None:
