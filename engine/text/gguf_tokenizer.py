@@ -4,7 +4,7 @@ Follows llama.cpp's reading of that metadata, whose ids are the reference. Knows
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Inner
@@ -14,9 +14,6 @@ from engine.errors import UserError
 from engine.text.base import Tokenizer, TokenizerFacts
 from engine.text.pre_tokenizers import PreTokenization, build_pre_tokenizer, pre_tokenization
 from engine.text.tokenizer import FastTokenizer
-
-if TYPE_CHECKING:
-    from gguf import GGUFReader
 
 _PREFIX = "tokenizer.ggml."
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # tokenizer.ggml.token_type
@@ -30,24 +27,24 @@ _NAMES = {
 _TURN_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>")
 
 
-def tokenizer_from_gguf(reader: "GGUFReader") -> Tokenizer:
-    """The tokenizer that an open GGUF file describes; UserError if it is of a kind not supported here."""
-    keys = [key for key in reader.fields if key.startswith("tokenizer.")]
-    return tokenizer_from_metadata({key: reader.fields[key].contents() for key in keys})
-
-
 def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
-    """The same from plain values: `metadata` maps the file's `tokenizer.*` keys to values."""
+    """The tokenizer that a GGUF file describes; UserError if it is of a kind not supported here.
+
+    metadata: the file's `tokenizer.*` keys with their values as numbers, texts and lists.
+    """
     kind = metadata.get(_PREFIX + "model")
     tokens: Sequence[str] = _required(metadata, "tokens")
     types: Sequence[int] = metadata.get(_PREFIX + "token_type") or [_NORMAL] * len(tokens)
+    _check_length("token_type", types, tokens)
     if kind == "gpt2":
-        splitting = pre_tokenization(metadata.get(_PREFIX + "pre", "default"))
+        splitting = pre_tokenization(_required(metadata, "pre"))
         inner = _byte_level_bpe(tokens, _required(metadata, "merges"), splitting)
         facts = _facts(metadata, tokens, types, add_bos=splitting.add_bos, space_prefix=False)
     elif kind == "llama":
         space_prefix = bool(metadata.get(_PREFIX + "add_space_prefix", True))
-        inner = _sentencepiece_bpe(tokens, types, _required(metadata, "scores"), space_prefix)
+        scores: Sequence[float] = _required(metadata, "scores")
+        _check_length("scores", scores, tokens)
+        inner = _sentencepiece_bpe(tokens, types, scores, space_prefix)
         facts = _facts(metadata, tokens, types, add_bos=True, space_prefix=space_prefix)
     else:
         raise UserError(
@@ -65,6 +62,13 @@ def _required(metadata: Mapping[str, Any], name: str) -> Any:
             f"The GGUF has no {_PREFIX}{name}, so its tokenizer cannot be built: get a complete file."
         )
     return value
+
+
+def _check_length(name: str, values: Sequence[object], tokens: Sequence[str]) -> None:
+    if len(values) != len(tokens):
+        raise UserError(
+            f"The GGUF's {_PREFIX}{name} has {len(values)} entries for {len(tokens)} tokens: get a complete file."
+        )
 
 
 def _byte_level_bpe(tokens: Sequence[str], merges: Sequence[str], splitting: PreTokenization) -> Inner:
