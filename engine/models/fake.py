@@ -44,7 +44,9 @@ class FakeLM(CausalLM):
             return ids.new_zeros((0, 1), dtype=torch.float64)
         own = (ids + 1).double() * _weight(batch.positions)
         prefix = self._prefix(batch, pool)
-        digest = self._verify(batch, own, prefix) if batch.mode is Mode.VERIFY else _extend(batch, own, prefix)
+        digest = (
+            self._verify(batch, own, prefix) if batch.mode is Mode.VERIFY else _extend(batch, own, prefix)
+        )
         return torch.remainder(digest, _DIGEST_MODULUS).unsqueeze(1)
 
     def _prefix(self, batch: ForwardBatch, pool: Tensor) -> Tensor:
@@ -83,4 +85,3 @@ def _extend(batch: ForwardBatch, own: Tensor, prefix: Tensor) -> Tensor:
     lens = batch.query_start.diff().long()
     before = torch.repeat_interleave(prefix - start, lens, output_size=own.numel())
     return running[1:] + before
-
