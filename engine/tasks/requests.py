@@ -6,12 +6,14 @@ Importable without torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from engine.build import make_config, target_class
 from engine.errors import UserError
 from engine.params import SamplingParams
 from engine.tasks.drive import Job
+from engine.text.escapes import unescape
 from engine.workloads.base import WorkItem, Workload
 from engine.workloads.single import SinglePrompt
 
@@ -35,8 +37,9 @@ def load_workload(context: TaskContext) -> Workload:
 
 
 def sampling_params(config: Mapping[str, Any]) -> SamplingParams:
-    """The sampling group as request parameters."""
-    return SamplingParams.from_config(make_config(SamplingParams, config["sampling"], "sampling"))
+    """The sampling group as request parameters; `\\n` and the like in stop strings are escapes there."""
+    params = SamplingParams.from_config(make_config(SamplingParams, config["sampling"], "sampling"))
+    return replace(params, stop=tuple(unescape(text) for text in params.stop))
 
 
 def first_messages(item: WorkItem) -> tuple[Message, ...]:
@@ -71,6 +74,13 @@ def make_jobs(
     for job in jobs:
         check_fits(job, engine, items[job.key].title())
     return jobs
+
+
+def warn_of_turns(items: Sequence[WorkItem], task: str, context: TaskContext) -> None:
+    """Say once that a task which compares or measures single requests asks the first turn only."""
+    count = sum(1 for item in items if item.turns)
+    if count:
+        print(f"task={task} asks only the first turn of {count} conversation(s)", file=context.stderr)
 
 
 def check_fits(job: Job, engine: TextEngine, title: str) -> None:

@@ -1,0 +1,181 @@
+"""`task=verify`: the same workload on the slow reference path and on the chosen one, judged token by token.
+
+Importable without torch. Knows no part by name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from engine.build import choice, number
+from engine.params import SamplingParams
+from engine.runs import OUTPUTS, WORKLOAD
+from engine.tasks.base import (
+    EXIT_DIFFERENT,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    Outcome,
+    Task,
+    TaskContext,
+    TextEngine,
+)
+from engine.tasks.compare import Comparison, Verdict, near_ties_per_10000, overall
+from engine.tasks.drive import Answer, Job, run_jobs
+from engine.tasks.generate import record_engine
+from engine.tasks.interrupts import StopFlag
+from engine.tasks.probe import TOLERANCES, Tolerance
+from engine.tasks.progress import RequestProgress
+from engine.tasks.reference import REFERENCE, Judge, compare_all, reference_of, same_numbers
+from engine.tasks.report import one_line
+from engine.tasks.requests import load_workload, make_jobs, sampling_params, warn_of_turns
+from engine.workloads.base import Workload
+
+SEED_LIMIT = 1 << 63
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the chosen path did, and what the reference has to be given to do the same."""
+
+    jobs: Sequence[Job]
+    titles: Sequence[str]
+    answers: Sequence[Answer]
+    seconds: float
+    seed: int
+    dtype: str
+
+
+class Verify(Task):
+    """Passes when every answer is equal up to near-ties; a real difference is exit code 1."""
+
+    @dataclass(frozen=True)
+    class Config(Task.Config):
+        """raw: without the chat template. gap, coin: limits of a near-tie; null: those of the dtype."""
+
+        format: str = choice("text", ("text", "json"))
+        raw: bool = False
+        gap: float | None = number(None, ge=0)
+        coin: float | None = number(None, ge=0, le=1)
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def run(self, context: TaskContext) -> Outcome:
+        workload, params = load_workload(context), sampling_params(context.config)
+        reference = reference_of(context)
+        with StopFlag(context.stderr) as stop:
+            chosen = self._chosen(context, workload, params, stop)
+            config = same_numbers(reference, chosen.seed, chosen.dtype)
+            engine = context.make_engine(config)
+            try:
+                slow, seconds = _timed(engine, chosen.jobs, stop, context, "reference path", 1)
+                judge = Judge(engine, chosen.jobs, self._tolerance(chosen.dtype))
+                found = compare_all(slow, chosen.answers, judge)
+            finally:
+                engine.close()
+        _write_outputs(context, slow, chosen.answers)
+        return self._outcome(found, chosen, seconds, stop.requested)
+
+    def _chosen(
+        self, context: TaskContext, workload: Workload, params: SamplingParams, stop: StopFlag
+    ) -> Chosen:
+        engine = context.make_engine(context.config)
+        try:
+            record_engine(context, engine)
+            items = workload.items(engine.shape.vocab_size)
+            warn_of_turns(items, "verify", context)
+            context.folder().write_lines(WORKLOAD, (item.as_row() for item in items))
+            jobs = _seeded(make_jobs(engine, items, params, self._config.raw), engine.seed)
+            answers, seconds = _timed(engine, jobs, stop, context, "chosen path", None)
+            titles = [item.title() for item in items]
+            return Chosen(jobs, titles, answers, seconds, engine.seed, engine.dtype)
+        finally:
+            engine.close()
+
+    def _tolerance(self, dtype: str) -> Tolerance:
+        own = TOLERANCES[dtype]
+        gap, coin = self._config.gap, self._config.coin
+        return Tolerance(own.gap if gap is None else gap, own.coin if coin is None else coin)
+
+    def _outcome(
+        self, found: Sequence[Comparison], chosen: Chosen, reference_seconds: float, stopped: bool
+    ) -> Outcome:
+        verdict, tolerance = overall(found), self._tolerance(chosen.dtype)
+        result = {
+            "task": "verify",
+            "verdict": verdict.value,
+            "interrupted": stopped,
+            "answers": len(found),
+            "counts": {v.value: sum(c.verdict is v for c in found) for v in Verdict},
+            "tokens_compared": sum(c.compared for c in found),
+            "near_ties_per_10000": near_ties_per_10000(found),
+            "dtype": chosen.dtype,
+            "tolerance": {"gap": tolerance.gap, "coin": tolerance.coin},
+            "divergences": [c.row() for c in found if c.verdict is not Verdict.PASS],
+            "reference": list(REFERENCE),
+            "seconds": {"chosen": chosen.seconds, "reference": reference_seconds},
+        }
+        code = EXIT_DIFFERENT if verdict is Verdict.DIFFERENT else EXIT_OK
+        table = verdict_table(found, chosen.titles, result)
+        return Outcome(result, table, EXIT_INTERRUPTED if stopped else code)
+
+
+def verdict_table(found: Sequence[Comparison], titles: Sequence[str], result: Mapping[str, Any]) -> str:
+    """One line an answer, then the counts."""
+    lines = [f"{'verdict':<10} {'tokens':>6}  {'at':>5} {'distance':>9} {'top gap':>9}  prompt"]
+    for c in found:
+        close = c.closeness
+        where = "" if c.position is None else str(c.position)
+        far, gap = ("", "") if close is None else (f"{close.distance:.2e}", f"{close.top_gap:.2e}")
+        title = one_line(titles[c.request], 40) + (f"  [{c.note}]" if c.note else "")
+        lines.append(f"{c.verdict.value:<10} {c.compared:>6}  {where:>5} {far:>9} {gap:>9}  {title}")
+    counts = ", ".join(f"{n} {name}" for name, n in result["counts"].items())
+    rate = f"{result['near_ties_per_10000']:.2f} near-ties per 10,000 tokens"
+    return "\n".join(
+        [*lines, "", f"{result['verdict']}: {counts}; {result['tokens_compared']} tokens, {rate}"]
+    )
+
+
+def _seeded(jobs: Sequence[Job], seed: int) -> list[Job]:
+    """An explicit seed for each request, so that both engines draw the same whatever they count."""
+    return [replace(job, params=_with_seed(job.params, seed + job.key)) for job in jobs]
+
+
+def _with_seed(params: SamplingParams, seed: int) -> SamplingParams:
+    return params if params.seed is not None else replace(params, seed=seed % SEED_LIMIT)
+
+
+def _timed(
+    engine: TextEngine,
+    jobs: Sequence[Job],
+    stop: StopFlag,
+    context: TaskContext,
+    what: str,
+    concurrency: int | None,
+) -> tuple[list[Answer], float]:
+    start = time.perf_counter()
+    with RequestProgress(context.stderr, len(jobs), what) as progress:
+        answers = run_jobs(
+            engine,
+            jobs,
+            stop,
+            concurrency=concurrency,
+            on_delta=lambda job, delta: progress.tokens(len(delta.token_ids)),
+            on_answer=lambda answer: progress.finished(),
+        )
+    return answers, time.perf_counter() - start
+
+
+def _write_outputs(context: TaskContext, slow: Sequence[Answer], fast: Sequence[Answer]) -> None:
+    rows = []
+    for path, answers in (("reference", slow), ("chosen", fast)):
+        for answer in answers:
+            samples = [
+                {"index": s.index, "text": s.text, "token_ids": s.ids, "finish_reason": s.finish_reason}
+                for s in answer.samples
+            ]
+            rows.append({"path": path, "index": answer.job.key, "turn": 0, "completions": samples})
+    context.folder().write_lines(OUTPUTS, rows)
