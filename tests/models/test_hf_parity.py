@@ -97,7 +97,7 @@ def test_chunks_and_single_tokens_equal_one_pass(case: str, tmp_path: Path) -> N
     loop = DenseLoop(ours(tmp_path))
     parts = [IDS[:7], IDS[7:40], *([token] for token in IDS[40:])]
     found = torch.cat([loop.logits(part) for part in parts])
-    torch.testing.assert_close(found, hf_logits(theirs), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found, hf_logits(theirs), atol=3e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
