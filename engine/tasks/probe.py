@@ -25,15 +25,15 @@ NEVER = float("inf")
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Largest distance of a near-tie. gap: between logits (greedy). coin: between the coin and the edge of the
-    token's interval (sampling)."""
+    """Largest distance of a near-tie. gap: between logits (greedy). coin: between the coin and the edge of
+    the token's interval (sampling)."""
 
     gap: float
     coin: float
 
 
-# float32: 16 times the noise of differing reductions; the others grow with their format's step, which is coarse
-# enough for two bfloat16 logits near 30 to be 0.125 apart at least.
+# float32: 16 times the noise of differing reductions. The others grow with their format's step: two different
+# bfloat16 logits near 30 are 0.125 apart at least.
 TOLERANCES = {
     "float32": Tolerance(1e-3, 1e-4),
     "float16": Tolerance(0.0625, 0.01),

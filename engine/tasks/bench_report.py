@@ -1,0 +1,118 @@
+"""The figures of a benchmark, their medians, and what a reader must be warned of. Runs nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.metrics import rates
+from engine.tasks.drive import Answer
+from engine.tasks.report import median, percentiles, token_gaps
+from engine.workloads.base import Workload
+
+UNFAIR = "not representative"
+EAGER_SHARE = 0.05  # decode steps outside a graph that a graph user is warned of
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run: its answers, its wall time and the growth of the engine's counters."""
+
+    answers: Sequence[Answer]
+    seconds: float
+    counts: Mapping[str, int | float]
+
+
+def figures(run: Measured) -> dict[str, Any]:
+    """Throughput and latency of one run. ms throughout; itl_ms counts every token after a request's first.
+
+    decode_step_ms: the median time between two steps that gave tokens to one request.
+    """
+    output = sum(answer.tokens for answer in run.answers)
+    prompt = sum(len(answer.job.ids) for answer in run.answers)
+    samples = [(answer.started, sample) for answer in run.answers for sample in answer.samples]
+    first = [1e3 * (sample.times[0] - started) for started, sample in samples if sample.times]
+    gaps = [1e3 * gap for _, sample in samples for gap in token_gaps(sample.times)]
+    return {
+        "seconds": run.seconds,
+        "output_tokens": output,
+        "prompt_tokens": prompt,
+        "output_tokens_per_s": output / run.seconds,
+        "total_tokens_per_s": (output + prompt) / run.seconds,
+        "requests_per_s": len(run.answers) / run.seconds,
+        "ttft_ms": percentiles(first),
+        "itl_ms": percentiles(gaps),
+        "decode_step_ms": median([1e3 * gap for _, sample in samples for gap in _step_gaps(sample.times)]),
+        **rates(run.counts),
+        "metrics": dict(run.counts),
+    }
+
+
+def medians(runs: Sequence[Measured]) -> dict[str, Any]:
+    """Key by key over the runs; each run's own figures stay under `runs`."""
+    each = [figures(run) for run in runs]
+    return {**(_median_of(each) if each else {}), "runs": each}
+
+
+def warnings_of(
+    config: Mapping[str, Any], workload: Workload, runs: Sequence[Measured], ignore_eos: bool
+) -> list[str]:
+    """What would mislead a reader who sees the numbers alone."""
+    drafted = sum(run.counts["drafted_tokens"] for run in runs)
+    found = []
+    if drafted and not workload.representative:
+        found.append(
+            "not representative: the workload is random tokens, whose acceptance says nothing of text"
+        )
+    if drafted and ignore_eos:
+        found.append(f"{UNFAIR}: text after its end repeats itself, which flatters a drafter")
+    decodes = sum(run.counts["decode_steps"] for run in runs)
+    eager = sum(run.counts["eager_decode_steps"] for run in runs)
+    if decodes and eager / decodes > EAGER_SHARE:
+        found.append(f"{eager / decodes:.0%} of the decode steps ran outside a graph although graphs are on")
+    if any(answer.cut for run in runs for answer in run.answers):
+        found.append("some answers were cancelled")
+    return found
+
+
+def bench_table(result: Mapping[str, Any]) -> str:
+    """The figures for a person."""
+    mark = ", NOT REPRESENTATIVE" if any(UNFAIR in line for line in result["warnings"]) else ""
+    how_many = f"{result['requests']} requests, {result['output_tokens']:.0f} output tokens"
+    waits = f"{_number(result['host_waits_per_step'], 4)} ({_number(result['host_ms_per_step'])} ms host)"
+    lines = [
+        f"{how_many}, median of {result['repeats']} run(s){mark}",
+        f"  output tokens/s    {result['output_tokens_per_s']:10.1f}",
+        f"  total tokens/s     {result['total_tokens_per_s']:10.1f}",
+        f"  requests/s         {result['requests_per_s']:10.2f}",
+        f"  time to first token, ms      {_spread(result['ttft_ms'])}",
+        f"  inter-token latency, ms      {_spread(result['itl_ms'])}",
+        f"  decode step, ms    {_number(result['decode_step_ms']):>10}",
+        f"  requests a step    {_number(result['forward_occupancy']):>10}",
+        f"  tokens a step and request {_number(result['accept_length'])}",
+        f"  host waits a step  {waits}",
+        f"  peak memory        {result['peak_memory_bytes'] / 2**20:10.0f} MiB",
+    ]
+    return "\n".join(lines + [f"  ! {line}" for line in result["warnings"]])
+
+
+def _step_gaps(times: Sequence[float]) -> list[float]:
+    steps = sorted(set(times))
+    return [later - earlier for earlier, later in itertools.pairwise(steps)]
+
+
+def _median_of(rows: Sequence[Any]) -> Any:
+    """The median of numbers, mapping by mapping; null stays null only where no run knows better."""
+    if isinstance(rows[0], Mapping):
+        return {key: _median_of([row[key] for row in rows]) for key in rows[0]}
+    return median(rows)
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _spread(values: Mapping[str, float | None]) -> str:
+    return "  ".join(f"{name} {_number(value)}" for name, value in values.items())
