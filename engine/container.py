@@ -11,10 +11,10 @@ from dependency_injector.providers import Callable, Configuration, List, Singlet
 from engine import factories as make
 from engine.device_queue import make_queue
 from engine.executor import Executor
-from engine.futures import FutureMap
 from engine.lengths import needs_cpu_seq_lens
 from engine.metrics import EngineMetrics
 from engine.runner import ModelRunner
+from engine.sampling.sampler import Sampler
 from engine.step import Step
 
 
@@ -35,20 +35,23 @@ class EngineContainer(containers.DeclarativeContainer):
     tokenizer = loaded.provided.tokenizer
 
     speculator = Singleton(make.part, config.spec, "spec")
-    sizes = Singleton(make.sizes, config.cache, config.scheduler, model, speculator, device)
+    policy = Singleton(make.part, config.scheduler, "scheduler")
+    cache_config = Singleton(make.typed, config.cache, "cache")
+    cache = Singleton(make.prefix_cache, config.cache, cache_config, speculator)
+    sizes = Singleton(make.sizes, cache_config, policy.provided.config, model, speculator, device)
     pool = Singleton(make.kv_pool, model, sizes, device, config.overlap)
     attention = Singleton(make.attention, config.attention, model, sizes, device, "target")
-    needs_lens = Singleton(
-        needs_cpu_seq_lens, speculator, Callable(make.slots, attention, speculator.provided.draft_backends.call())
-    )
+    slots = Callable(make.slots, attention, speculator.provided.draft_backends.call())
+    needs_lens = Singleton(needs_cpu_seq_lens, speculator, slots)
 
     columns = Singleton(make.columns, model, sizes, device)
     table = Singleton(make.table, sizes, columns, speculator, device, config.overlap)
-    sampler = Singleton(make.sampler, model)
+    uploader = Singleton(make.uploader, device, table)
+    sampler = Singleton(Sampler)
     runner = Singleton(ModelRunner, model, attention, pool)
     step = Singleton(Step, table, runner, speculator, sampler)
-    futures = Singleton(make.futures, FutureMap, queue, metrics, needs_lens, config.overlap)
-    executor = Singleton(Executor, table, Singleton(make.uploader, device, table), step, futures)
+    futures = Singleton(make.futures, queue, metrics, needs_lens, config.overlap)
+    executor = Singleton(Executor, table, uploader, step, futures)
 
-    scheduler = Singleton(make.scheduler, config.scheduler, config.cache, sizes, speculator, loaded)
+    scheduler = Singleton(make.scheduler, policy, cache, sizes, speculator, loaded, metrics)
     loop = Singleton(make.part, config.overlap, "overlap", List(scheduler, executor))

@@ -7,7 +7,7 @@ Legend: B requests, T tokens, E emitting requests, N new rows, K words of a pack
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 from engine.batch import Mode, NewRow, SamplingRow, ScheduledStep
 
 Ints = NDArray[np.int32]
-SamplingPacker = Callable[[SamplingRow], Ints]
+SamplingPacker = Callable[[Sequence[SamplingRow]], Ints]  # n rows -> int32 [n, K]
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Uploader:
         return [
             ("new_rows", np.array([r.row for r in new], dtype=np.int32)),
             ("new_seq_lens", np.array([r.seq_len for r in new], dtype=np.int32)),
-            ("sampling", np.concatenate([self._pack_sampling(r.sampling) for r in new])),
+            ("sampling", self._pack_sampling([r.sampling for r in new]).ravel()),
             ("token_index", np.concatenate(index)),
             ("token_value", np.concatenate([np.asarray(r.tokens, dtype=np.int32) for r in new])),
             ("shaped_rows", np.array([r.row for r in shaped], dtype=np.int32)),

@@ -67,6 +67,7 @@ class Speculator(ABC):
         """Options of the algorithm's yaml; subclasses replace it."""
 
     width: int  # drafts + 1
+    draft_slots: int = 0  # KV slots past the bound that its own chain forwards write
 
     def relay_layout(self) -> tuple[RelayField, ...]:
         """The per-request values to allocate in the table."""

@@ -1,0 +1,208 @@
+"""Small constructors that the container names: each turns config nodes and built parts into one part.
+
+Everything takes plain values and returns a built object; what is shared, and for how long, the container decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from backends.base import AttentionBackend, AttentionContext
+from engine.build import TARGET, make_config, parts_of, target_class
+from engine.cache.base import PrefixCache
+from engine.device_queue import DeviceQueue
+from engine.errors import UserError
+from engine.facts import backend_facts
+from engine.futures import FutureMap
+from engine.kv_pool import KVPool
+from engine.memory import auto_context, auto_tokens
+from engine.metrics import EngineMetrics
+from engine.models.base import CausalLM, LoadedModel
+from engine.models.source import ModelSource, Progress, silent
+from engine.policy import Policy, SchedulerConfig
+from engine.request import Request
+from engine.sampling.columns import SamplingColumns, pack_rows
+from engine.scheduler import Scheduler
+from engine.table import RequestTable, TableSize
+from engine.text.stream import TextStream
+from engine.upload import Uploader
+from speculative.base import Speculator
+
+Node = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What buffers are sized by. pages: usable ones; context: longest request; width: drafts + 1."""
+
+    pages: int
+    page_size: int
+    context: int
+    max_running: int
+    width: int
+
+    @property
+    def table(self) -> TableSize:
+        return TableSize(self.max_running + 1, self.context + 3 * self.width, self.page_size)
+
+
+def quiet() -> Progress:
+    """Progress that nobody watches."""
+    return silent
+
+
+def typed(node: Node, where: str) -> Any:
+    """The Config of the part that a node describes."""
+    return make_config(target_class(node.get(TARGET)), node, where)
+
+
+def part(node: Node, where: str, extra: Sequence[object] = ()) -> Any:
+    """The object that a config node describes: `_target_`'s class, built from its Config and `extra` parts."""
+    return target_class(node.get(TARGET))(typed(node, where), *extra)
+
+
+def device(name: str, threads: int | None) -> torch.device:
+    """auto: CUDA when there is one. threads: CPU threads of the arithmetic, None leaves torch's choice."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = torch.device(name)
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device={name}: torch {torch.__version__} sees no CUDA device; use device=cpu")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"device={name}: there are {torch.cuda.device_count()} CUDA devices, counted from 0")
+    return chosen
+
+
+def dtype(source: ModelSource, on: torch.device, attention_node: Node) -> str:
+    """The weights' dtype: what was asked for, or the best that source, device and attention share."""
+    supported = backend_facts(attention_node, "attention").dtypes.get(on.type, ())
+    return source.resolve_dtype(on.type, supported)
+
+
+def loaded_model(source: ModelSource, on: torch.device, weights: str, progress: Progress) -> LoadedModel:
+    """Read the weights."""
+    return source.load(str(on), weights, progress)
+
+
+def sizes(
+    cache: PrefixCache.Config,
+    limits: SchedulerConfig,
+    model: CausalLM,
+    speculator: Speculator,
+    on: torch.device,
+) -> Sizes:
+    """Resolve the automatic sizes; the weights are on the device by now."""
+    context = auto_context(cache.max_context, model.shape.max_positions)
+    tokens = cache.tokens
+    if tokens == "auto":
+        per_token = model.kv_layout.bytes_per_token()
+        tokens = auto_tokens(context, limits.max_running, per_token, _free_bytes(on))
+    pages = tokens // cache.page_size
+    if pages < 1:
+        raise UserError(f"cache.tokens={tokens} is less than one page of cache.page_size={cache.page_size}")
+    return Sizes(pages, cache.page_size, context, limits.max_running, speculator.width)
+
+
+def _free_bytes(on: torch.device) -> int | None:
+    """Free device memory; None on the CPU, whose pool grows page by page as it is touched."""
+    return int(torch.cuda.mem_get_info(on)[0]) if on.type == "cuda" else None
+
+
+def kv_pool(model: CausalLM, size: Sizes, on: torch.device, overlap: Node) -> KVPool:
+    """The pool for all layers of a model."""
+    return KVPool(model.kv_layout, size.pages, size.page_size, on, poison=bool(overlap.get("debug")))
+
+
+def attention(node: Node, model: CausalLM, size: Sizes, on: torch.device, role: str) -> AttentionBackend:
+    """The backend of one role, with its children when it is a composite."""
+    shape = model.shape
+    context = AttentionContext(
+        role=role,
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        scale=shape.head_dim**-0.5,
+        page_size=size.page_size,
+        max_rows=size.table.rows,
+        max_width=size.width,
+        max_context=size.table.context,
+        device=on,
+        dtype=getattr(torch, model.kv_layout.dtype),
+    )
+    return _backend(node, context, "attention")
+
+
+def _backend(node: Node, context: AttentionContext, where: str) -> AttentionBackend:
+    children = {k: _backend(child, context, f"{where}.{k}") for k, child in parts_of(node).items()}
+    built: AttentionBackend = part(node, where, [context, children] if children else [context])
+    return built
+
+
+def slots(
+    target: AttentionBackend, drafts: Sequence[AttentionBackend | None]
+) -> list[tuple[str, AttentionBackend | None]]:
+    """(role, backend or None) of every attention slot."""
+    return [("target", target), *zip(("draft", "draft_extend"), drafts, strict=False)]
+
+
+def columns(model: CausalLM, size: Sizes, on: torch.device) -> SamplingColumns:
+    """Sampling columns of the table; penalty counts included."""
+    return SamplingColumns(size.table.rows, model.shape.vocab_size, on, penalties=True)
+
+
+def table(
+    size: Sizes, cols: SamplingColumns, speculator: Speculator, on: torch.device, overlap: Node
+) -> RequestTable:
+    """The request table."""
+    return RequestTable(size.table, cols, speculator.relay_layout(), on, poison=bool(overlap.get("debug")))
+
+
+def uploader(on: torch.device, rows: RequestTable) -> Uploader:
+    """The packer of host decisions."""
+    return Uploader(on, rows.size.context, rows.size.pages_per_row, pack_rows)
+
+
+def futures(
+    queue: DeviceQueue, metrics: EngineMetrics, needs_lens: tuple[bool, tuple[str, ...]], overlap: Node
+) -> FutureMap:
+    """The promises of launched steps."""
+    return FutureMap(queue, metrics, needs_cpu_seq_lens=needs_lens[0], debug=bool(overlap.get("debug")))
+
+
+def prefix_cache(node: Node, config: PrefixCache.Config, speculator: Speculator) -> PrefixCache:
+    """The cache; a draft whose KV depends on the next token asks for keys that know it."""
+    built: PrefixCache = target_class(node[TARGET])(config, successor_keys=speculator.successor_keys)
+    return built
+
+
+def scheduler(
+    policy: Policy,
+    cache: PrefixCache,
+    size: Sizes,
+    speculator: Speculator,
+    loaded: LoadedModel,
+    metrics: EngineMetrics,
+) -> Scheduler:
+    """The scheduler over the pool's pages."""
+
+    def text_stream(request: Request) -> TextStream:
+        params = request.params
+        return TextStream(loaded.tokenizer, request.prompt_ids.tolist(), params.stop, params.include_stop)
+
+    return Scheduler(
+        policy,
+        cache,
+        pages=size.pages,
+        max_context=size.context,
+        width=size.width,
+        draft_slots=speculator.draft_slots,
+        eos_ids=loaded.eos_ids,
+        text_stream_factory=text_stream,
+        metrics=metrics,
+    )

@@ -1,0 +1,28 @@
+"""Progress of reading weights as lines of text, for people who wait.
+
+Knows nothing of what is read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+QUIET_SECONDS = 1.0  # a line a second at most, and none for what is done sooner
+
+
+class LineProgress:
+    """A progress callback (what, done, total) that says now and then how far it is."""
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say = say
+        self._clock = clock
+        self._last = clock()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = self._clock()
+        if now - self._last < QUIET_SECONDS:
+            return
+        self._last = now
+        share = f"{100 * done // total}%" if total else f"{done}"
+        self._say(f"{what}: {share}")
