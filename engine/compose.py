@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import hydra.version
@@ -30,6 +30,7 @@ from engine.errors import UserError
 from engine.overrides import Checked, check_overrides
 
 HYDRA_VERSION = "1.3"
+_NOISE = ("See https://", "full_key:", "object_type", "^", "To append to your config")
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,7 @@ def compose_draft(overrides: Sequence[str] = ()) -> Draft:
     An override that names something unknown is left out of the config and named in `problems`.
     """
     tree = conf_tree()
-    checked = check_overrides(overrides, tree)
-    unreadable = [problem for line in checked.forced for problem in _unreadable(line)]
-    if unreadable:
-        raise UserError("\n".join([*checked.problems, *unreadable]))
+    checked = _readable(check_overrides(overrides, tree))
     resolved = _resolve(checked)
     problems = (*checked.problems, *_tree_problems(resolved.cfg, tree, checked))
     return Draft(resolved, problems)
@@ -118,20 +116,29 @@ def _plain(node: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(key): value for key, value in node.items()}
 
 
-def _unreadable(line: str) -> list[str]:
-    """Why Hydra's grammar cannot read an override, if it cannot."""
-    try:
-        OverridesParser.create().parse_override(line)
-    except HydraException as error:
-        shown, _, value = line.removeprefix("++").partition("=")
-        return [f"{shown}={value} cannot be read: {_sentence(error)}; put text in quotes: {shown}='\"...\"'"]
-    return []
+def _readable(checked: Checked) -> Checked:
+    """The overrides without those whose value Hydra's grammar cannot read; these become problems."""
+    parser = OverridesParser.create()
+    problems: list[str] = []
+    bad: set[int] = set()
+    for at, line in enumerate(checked.forced):
+        try:
+            parser.parse_override(line)
+        except HydraException as error:
+            key, _, value = line.removeprefix("++").partition("=")
+            problems.append(
+                f"{key}={value} cannot be read: {_sentence(error)}; put text in quotes: {key}='\"...\"'"
+            )
+            bad.add(at)
+    plain = tuple(line for at, line in enumerate(checked.plain) if at not in bad)
+    forced = tuple(line for at, line in enumerate(checked.forced) if at not in bad)
+    return replace(checked, plain=plain, forced=forced, problems=(*checked.problems, *problems))
 
 
 def _sentence(error: BaseException) -> str:
     """Hydra's message without its pointers to documentation and positions."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    kept = [line for line in lines if not line.startswith(("See https://", "full_key:", "object_type", "^"))]
+    kept = [line for line in lines if not line.startswith(_NOISE)]
     cause = error.__cause__
     if cause is not None and isinstance(cause, OmegaConfBaseException):
         kept = [*kept, _sentence(cause)]

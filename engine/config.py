@@ -31,7 +31,11 @@ def root_problems(scalars: Mapping[str, Any]) -> list[str]:
     root, problems = merge(RootConfig, scalars, "")
     if isinstance(scalars.get("prompt"), str) and not scalars["prompt"].strip():
         problems.append("prompt is empty; give it text, or leave it out to run the workload's prompts")
-    device = scalars.get("device")
-    if root is not None and not _DEVICE.fullmatch(str(device)):
-        problems.append(f"device={device} is not one of auto, cpu, cuda, cuda:N")
+    if root is not None and not is_device(root.device):
+        problems.append(f"device={root.device} is not one of auto, cpu, cuda, cuda:N")
     return problems
+
+
+def is_device(name: object) -> bool:
+    """Whether the text names a device as the root's `device` does."""
+    return isinstance(name, str) and _DEVICE.fullmatch(name) is not None

@@ -15,6 +15,7 @@ class Mode:
     captures_step: ClassVar[bool] = (
         False  # the whole step sits in a graph: metadata must be built on the device
     )
+    contents: ClassVar[tuple[str, ...]] = ()  # stages of a step that the graph holds, in order
     captures_prefill: ClassVar[bool] = False  # prefill runs as graph segments between attention calls
     splits_batch: ClassVar[bool] = False  # two half batches are interleaved
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")  # device types where the mode can run

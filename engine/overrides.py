@@ -1,7 +1,7 @@
 """Command-line overrides before Hydra sees them: free text quoted, unknown names refused all together.
 
-Hydra stops at its first error, accepts `+typo=1`, and fails with a traceback on `overlap=true`. Knows the names
-in conf/; composes nothing and checks no values.
+Hydra stops at its first error, accepts `+typo=1`, and fails with a traceback on `overlap=true`. Knows the
+names in conf/; composes nothing and checks no values.
 """
 
 from __future__ import annotations
@@ -149,9 +149,9 @@ def _unknown_root(override: Override, tree: ConfTree) -> str:
     owners = [group for group in tree.groups for cls in _classes(group, tree) if override.key in _fields(cls)]
     if owners:
         return f"{_short(override.raw)}: did you mean {owners[0]}.{override.key}?"
-    kinds = f"groups are {', '.join(tree.groups)}; values are {', '.join(tree.scalars)}"
     guess = nearest(override.root, (*tree.groups, *tree.scalars))
-    return f"{_short(override.raw)}: there is no {override.root} ({kinds}){guess}"
+    kinds = f" (groups are {', '.join(tree.groups)}; values are {', '.join(tree.scalars)})"
+    return f"{_short(override.raw)}: there is no {override.root}{guess or kinds}"
 
 
 def _fields(cls: type) -> set[str]:

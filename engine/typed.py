@@ -48,8 +48,10 @@ def _required(field: dataclasses.Field[Any], options: Mapping[str, Any]) -> bool
 
 
 def _unknown(path: str, key: str, where: str, fields: Mapping[str, Any]) -> str:
-    known = ", ".join(fields) or "no options"
-    return f"{path}: {where or 'the configuration'} has no option {key}; it has {known}{nearest(key, fields)}"
+    if not fields:
+        return f"{path}: {where} has no options here"
+    known = ", ".join(fields)
+    return f"{path}: {where or 'the root'} has no option {key}; it has {known}{nearest(key, fields)}"
 
 
 def _out_of_range(value: Any, metadata: Mapping[str, Any], path: str) -> list[str]:

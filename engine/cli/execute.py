@@ -1,0 +1,101 @@
+"""What a command line does once its flags are read: compose, check, run the task; or hand over to Hydra.
+
+Knows the order of these, not what any task or rule is about.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hydra._internal.hydra import Hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+
+from engine import rules
+from engine.build import make_config, target_class
+from engine.cli.flags import Flags
+from engine.compose import Draft, compose_draft, search_path
+from engine.conf_tree import ROOT_NAME, conf_tree
+from engine.errors import UserError
+from engine.overrides import check_overrides
+from engine.runs import create_run
+from engine.tasks.base import Task, TaskContext, run_task
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def execute(flags: Flags) -> int:
+    """Run the command line; returns the exit code. Raises UserError for anything the user can mend."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+    )
+    if flags.multirun:
+        return run_many(flags.overrides)
+    draft = compose_draft(flags.overrides)
+    if flags.cfg or flags.info:
+        _require(draft.problems)
+        return _show(flags, draft.resolved.overrides)
+    return run_one(draft)
+
+
+def run_one(draft: Draft, directory: str | None = None) -> int:
+    """Check, make the run folder, run the task. directory: a folder that Hydra has made for this job."""
+    resolved = draft.resolved
+    task = _task(draft)
+    violations = [] if getattr(task, "shows_violations", False) else rules.violations(resolved)
+    _require([*draft.problems, *violations])
+    run = None
+    if task.leaves_run:
+        where = directory or resolved.run_dir
+        run = create_run(where, resolved.cfg, resolved.overrides, resolved.hydra, exclusive=directory is None)
+    context = TaskContext(resolved.cfg, resolved.overrides, run)
+    return run_task(task, context, str(resolved.cfg["task"].get("format", "text")))
+
+
+def run_many(overrides: Sequence[str]) -> int:
+    """Hydra's multirun: one job after the other in this process, each in its own folder."""
+    checked = check_overrides(overrides, conf_tree(), sweep=True)
+    _require(checked.problems)
+    hydra = Hydra.create_main_hydra2("syncless", search_path())
+    try:
+        batches = hydra.multirun(ROOT_NAME, _job, list(checked.plain))
+    finally:
+        GlobalHydra.instance().clear()
+    return max((int(job.return_value) for batch in batches for job in batch), default=0)
+
+
+def _job(config: DictConfig) -> int:
+    """One job of a multirun: composed again by us, so that it is checked like a command line."""
+    node = HydraConfig.get()
+    return run_one(compose_draft(list(node.overrides.task)), node.runtime.output_dir)
+
+
+def _task(draft: Draft) -> Task:
+    node: Any = draft.resolved.cfg["task"]
+    cls = target_class(node.get("_target_"))
+    if not issubclass(cls, Task):
+        raise UserError(f"task={draft.resolved.choices.get('task')}: {cls.__name__} is no task")
+    broken = [problem for problem in draft.problems if problem.startswith("task")]
+    _require(draft.problems if broken else ())
+    return cls(make_config(cls, node, "task"))
+
+
+def _show(flags: Flags, overrides: Sequence[str]) -> int:
+    hydra = Hydra.create_main_hydra2("syncless", search_path())
+    try:
+        if flags.cfg:
+            hydra.show_cfg(ROOT_NAME, list(overrides), flags.cfg, flags.package, flags.resolve)
+        else:
+            hydra.show_info(str(flags.info), ROOT_NAME, list(overrides))
+    finally:
+        GlobalHydra.instance().clear()
+    return 0
+
+
+def _require(problems: Sequence[str]) -> None:
+    if problems:
+        raise UserError("\n".join(problems))

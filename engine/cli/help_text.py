@@ -1,0 +1,67 @@
+"""What `--help` prints: every group and option with the first comment line of its yaml. Imports no part."""
+
+from __future__ import annotations
+
+import argparse
+
+from engine import __version__
+from engine.cli.flags import flag_parser
+from engine.conf_tree import ConfTree, Option, conf_tree
+
+_HEAD = """\
+syncless {version}: text from language models, composed from a command line
+
+usage: syncless [GROUP=OPTION ...] [GROUP.KEY=VALUE ...] [NAME=VALUE ...] [FLAG ...]
+       (python -m engine takes the same)
+"""
+
+_EXAMPLES = """\
+examples
+  syncless prompt="Write a haiku!" sampling.max_tokens=64
+  syncless task=chat
+  syncless task=explain attention=triton        what would run, why, and what forbids it
+  syncless --cfg job -p cache                   every key of one group and its value
+"""
+
+
+def help_text() -> str:
+    """The whole text; an asterisk marks each group's default."""
+    tree = conf_tree()
+    blocks = [_HEAD.format(version=__version__), _groups(tree), _values(tree), _flags(), _EXAMPLES.rstrip()]
+    return "\n".join(blocks)
+
+
+def _groups(tree: ConfTree) -> str:
+    order = [*tree.defaults, *(group for group in tree.groups if group not in tree.defaults)]
+    width = max(len(name) for options in tree.groups.values() for name in options)
+    lines = ["groups (* is the default)"]
+    for group in order:
+        lines.append(f"  {group}")
+        options = tree.groups.get(group, {})
+        lines += [_option(option, tree.defaults.get(group), width) for option in options.values()]
+    return "\n".join(lines) + "\n"
+
+
+def _option(option: Option, default: str | None, width: int) -> str:
+    mark = "*" if option.name == default else " "
+    return f"   {mark} {option.name:<{width}}  {option.summary}".rstrip()
+
+
+def _values(tree: ConfTree) -> str:
+    shown = {name: "null" if value is None else value for name, value in tree.scalars.items()}
+    cells = {name: f"{name}={value}" for name, value in shown.items()}
+    width = max(len(cell) for cell in cells.values())
+    lines = [f"  {cell:<{width}}  {tree.notes.get(name, '')}".rstrip() for name, cell in cells.items()]
+    return "\n".join(["values", *lines]) + "\n"
+
+
+def _flags() -> str:
+    actions = [action for action in flag_parser()._actions if action.option_strings]
+    cells = [", ".join(action.option_strings) + _choices(action) for action in actions]
+    width = max(len(cell) for cell in cells)
+    lines = [f"  {cell:<{width}}  {action.help}" for cell, action in zip(cells, actions, strict=True)]
+    return "\n".join(["flags", *lines]) + "\n"
+
+
+def _choices(action: argparse.Action) -> str:
+    return f" {'|'.join(action.choices)}" if action.choices else ""

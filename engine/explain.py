@@ -1,0 +1,127 @@
+"""What a command line would run: wiring, flags and who caused them, memory plan, every rule. Builds nothing.
+
+Plain data from class facts and shapes: no weights, no device, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from engine.compose import Resolved, compose
+from engine.facts import Facts, Slot, gather
+from engine.memory import MemoryPlan, PlanSizes, auto_context, auto_tokens, kv_layout, memory_plan
+from engine.rules import Verdict, verdicts
+from engine.rules.graphs import host_length_causes
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The answer, for a person and for a program. plan None: the model's shape is not known here yet."""
+
+    facts: Facts
+    caused_by: tuple[str, ...]
+    verdicts: tuple[Verdict, ...]
+    plan: MemoryPlan | None
+
+    @property
+    def needs_cpu_seq_lens(self) -> bool:
+        return bool(self.caused_by)
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the engine would start."""
+        return not any(verdict.violated for verdict in self.verdicts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON object of `task=explain task.format=json`."""
+        return {
+            "accepted": self.accepted,
+            "needs_cpu_seq_lens": self.needs_cpu_seq_lens,
+            "caused_by": list(self.caused_by),
+            "slots": [slot_row(slot) for slot in self.facts.slots],
+            "parts": part_rows(self.facts),
+            "device": asdict(self.facts.device),
+            "dtype": {"weights": self.facts.weights, "compute": self.facts.compute},
+            "step": {"width": self.facts.width, "graph": list(graph_contents(self.facts))},
+            "memory": plan_dict(self.plan),
+            "rules": [asdict(verdict) for verdict in self.verdicts],
+        }
+
+
+def explain(resolved: Resolved) -> Explanation:
+    """Explain a composed config; violations are part of the answer, not an error."""
+    facts = gather(resolved)
+    return Explanation(facts, host_length_causes(facts), verdicts(facts), plan(facts))
+
+
+def explain_overrides(overrides: Sequence[str] = ()) -> Explanation:
+    """The same for a command line. Raises UserError where it names something unknown."""
+    return explain(compose(overrides))
+
+
+def plan(facts: Facts) -> MemoryPlan | None:
+    """The memory plan, as far as shapes and configs tell."""
+    if facts.shape is None or facts.weights is None or facts.compute is None:
+        return None
+    page_size = facts.option("cache", "page_size") or 1
+    context = auto_context(facts.option("cache", "max_context") or "auto", facts.shape.max_positions)
+    running = facts.option("scheduler", "max_running") or 1
+    tokens = facts.option("cache", "tokens")
+    automatic = not isinstance(tokens, int)
+    if automatic:
+        per_token = kv_layout(facts.shape, facts.compute).bytes_per_token()
+        on_cpu = facts.device.kind == "cpu"
+        tokens = auto_tokens(context, running, per_token, None) if on_cpu else context
+    sizes = PlanSizes(
+        tokens=tokens // page_size * page_size,
+        page_size=page_size,
+        context=context,
+        max_running=running,
+        chunk=facts.option("scheduler", "chunk_tokens") or context,
+        width=facts.width,
+        at_least=automatic and facts.device.kind != "cpu",
+    )
+    return memory_plan(facts.shape, facts.weights, facts.compute, sizes)
+
+
+def slot_row(slot: Slot) -> dict[str, Any]:
+    """One attention role; backend null: no part has such a forward."""
+    backend = slot.backend
+    if backend is None:
+        return {"role": slot.role, "backend": None, "host_lens": None}
+    return {
+        "role": slot.role,
+        "backend": backend.name,
+        "host_lens": backend.host_lens.value,
+        "tree_mask": backend.tree_mask,
+        "device_metadata": backend.device_metadata,
+        "page_sizes": None if backend.page_sizes is None else list(backend.page_sizes),
+        "max_verify_width": backend.max_verify_width,
+        "dtypes": {device: list(names) for device, names in backend.dtypes.items()},
+    }
+
+
+def part_rows(facts: Facts) -> list[dict[str, Any]]:
+    """Group, option and class of every chosen part."""
+    return [
+        {
+            "group": group,
+            "option": facts.choices.get(group),
+            "class": f"{part.cls.__module__}.{part.cls.__qualname__}",
+        }
+        for group, part in facts.parts.items()
+    ]
+
+
+def graph_contents(facts: Facts) -> tuple[str, ...]:
+    """The stages that one graph replay runs; empty: every step runs eagerly."""
+    return tuple(facts.flag("graph", "contents", ()))
+
+
+def plan_dict(found: MemoryPlan | None) -> Mapping[str, Any] | None:
+    """Bytes by name, with the arithmetic in words."""
+    if found is None:
+        return None
+    return {"total_bytes": found.total, "items": [asdict(item) for item in found.items]}

@@ -1,0 +1,159 @@
+"""The memory plan: what a configuration will hold, in bytes, from shapes alone. Free of torch.
+
+Knows sizes and nothing of who allocates them. Weights are an estimate within a few percent (packing of
+quantised blocks differs by tensor) and so is the workspace; pool, rows and columns are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from engine.batch import KVGroup, KVLayout
+from engine.models.shape import ModelShape
+from engine.sampling.limits import column_bytes
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "int64": 8, "bool": 1}
+INT4_BYTES = 0.5 + 4 / 32  # half a byte a weight, and a bfloat16 scale and zero for every 32
+CPU_POOL_BYTES = 256 << 20  # automatic KV pool on a CPU, which shares its memory with everything else
+CPU_POOL_TOKENS = 65536
+GPU_SHARE = 0.85  # of the free device memory after the weights; the rest is workspace
+
+
+@dataclass(frozen=True)
+class MemoryItem:
+    """One line of the plan. how: the arithmetic in words."""
+
+    name: str
+    bytes: int
+    how: str
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The items and their sum."""
+
+    items: tuple[MemoryItem, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(item.bytes for item in self.items)
+
+
+@dataclass(frozen=True)
+class PlanSizes:
+    """What buffers are sized by. tokens: KV slots; context: longest request; width: drafts + 1; chunk: tokens
+    of the largest prefill pass; columns: whether the rows carry penalty counts."""
+
+    tokens: int
+    page_size: int
+    context: int
+    max_running: int
+    chunk: int
+    width: int = 1
+    columns: bool = True
+    relay_bytes: int = 0  # a row
+    at_least: bool = False  # the pool takes what is free, `tokens` at least
+
+
+def memory_plan(shape: ModelShape, weights: str, compute: str, sizes: PlanSizes) -> MemoryPlan:
+    """weights: dtype of the weights ("int4" too); compute: dtype of activations and KV."""
+    slots = sizes.tokens + sizes.page_size
+    per_token = kv_layout(shape, compute).bytes_per_token()
+    rows, context = sizes.max_running + 1, sizes.context + 3 * sizes.width
+    items = (
+        MemoryItem("weights", weight_bytes(shape, weights), f"{parameters(shape):,} parameters in {weights}"),
+        MemoryItem("kv pool", slots * per_token, _pool_text(slots, per_token, compute, sizes)),
+        MemoryItem("rows", row_bytes(rows, context, sizes), f"{rows} rows of {context:,} positions"),
+        MemoryItem(
+            "sampling columns",
+            column_bytes(rows, shape.vocab_size, penalties=sizes.columns),
+            f"{rows} rows" + (f" with counts of {shape.vocab_size:,} tokens" if sizes.columns else ""),
+        ),
+        MemoryItem(
+            "workspace",
+            workspace_bytes(shape, compute, sizes),
+            f"logits of {sizes.max_running * sizes.width} tokens, activations of {sizes.chunk}",
+        ),
+    )
+    return MemoryPlan(items)
+
+
+def _pool_text(slots: int, per_token: int, compute: str, sizes: PlanSizes) -> str:
+    text = f"{slots:,} slots of {per_token:,} bytes in {compute}"
+    return f"at least {text}; {GPU_SHARE:.0%} of what is free after the weights" if sizes.at_least else text
+
+
+def kv_layout(shape: ModelShape, compute: str) -> KVLayout:
+    """What a decoder of this shape keeps per token."""
+    return KVLayout((KVGroup(shape.num_layers, shape.num_kv_heads, shape.head_dim),), compute)
+
+
+def parameters(shape: ModelShape) -> int:
+    """All weights; a tied head counts once."""
+    return _embedding(shape) * (1 if shape.tied else 2) + _layers(shape) + shape.hidden_size
+
+
+def weight_bytes(shape: ModelShape, dtype: str) -> int:
+    """int4 packs the layers' matrices; embedding, head and norms stay in bfloat16."""
+    if dtype != "int4":
+        return parameters(shape) * BYTES[dtype]
+    rest = parameters(shape) - _layers(shape)
+    return int(_layers(shape) * INT4_BYTES) + rest * BYTES["bfloat16"]
+
+
+def row_bytes(rows: int, context: int, sizes: PlanSizes) -> int:
+    """Tokens, lengths, page table and what a drafter relays."""
+    pages = -(-context // sizes.page_size)
+    return rows * ((context + 1 + pages) * BYTES["int32"] + sizes.relay_bytes)
+
+
+def workspace_bytes(shape: ModelShape, compute: str, sizes: PlanSizes) -> int:
+    """The widest intermediate of a pass; fp32 logits of a full decode batch, with a copy for filters."""
+    widest = max(shape.hidden_size + shape.q_size + 2 * shape.kv_size, 3 * shape.intermediate_size)
+    tokens = max(sizes.chunk, sizes.max_running * sizes.width)
+    logits = sizes.max_running * sizes.width * shape.vocab_size * BYTES["float32"]
+    return tokens * widest * BYTES[compute] + 2 * logits
+
+
+def auto_context(max_context: int | str, max_positions: int) -> int:
+    """ "auto": what the model was made for."""
+    return max_positions if max_context == "auto" else min(int(max_context), max_positions)
+
+
+def auto_tokens(context: int, max_running: int, per_token: int, free_bytes: int | None) -> int:
+    """Tokens of an automatic KV pool: one full context at least, every row's context at most.
+
+    free_bytes: free device memory once the weights are there; None on a CPU, where the pool stays small.
+    """
+    wanted = context * max_running
+    if free_bytes is None:
+        return min(wanted, max(context, min(CPU_POOL_BYTES // per_token, CPU_POOL_TOKENS)))
+    return min(wanted, int(free_bytes * GPU_SHARE) // per_token)
+
+
+def human(size: float) -> str:
+    """1536 -> "1.5 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
+def plan_rows(plan: MemoryPlan) -> Iterable[tuple[str, str, str]]:
+    """(name, size, how) of every line, the sum last."""
+    yield from ((item.name, human(item.bytes), item.how) for item in plan.items)
+    yield ("total", human(plan.total), "")
+
+
+def _embedding(shape: ModelShape) -> int:
+    return shape.vocab_size * shape.hidden_size
+
+
+def _layers(shape: ModelShape) -> int:
+    attention = shape.hidden_size * (2 * shape.q_size + 2 * shape.kv_size)
+    biases = (shape.q_size + 2 * shape.kv_size) if shape.qkv_bias else 0
+    biases += shape.hidden_size if shape.o_bias else 0
+    norms = 2 * shape.hidden_size + (2 * shape.head_dim if shape.qk_norm else 0)
+    return shape.num_layers * (attention + biases + norms + 3 * shape.hidden_size * shape.intermediate_size)
