@@ -20,7 +20,7 @@ from engine.request import Request
 class SchedulerConfig:
     """Limits of the scheduler.
 
-    max_running: requests with a row. chunk_tokens: prompt tokens a prefill step computes, over all its requests.
+    max_running: requests with a row. chunk_tokens: prompt tokens a prefill step computes, over all requests.
     prefill_streak: prefill steps in a row while others decode. headroom: tokens of growth that every running
     request must have room for before another is admitted (more: fewer retractions, smaller batches).
     max_waiting: requests that may wait, 0 for no limit.
@@ -62,7 +62,7 @@ class LongestPrefixFirst(Policy):
 
     @dataclass(frozen=True)
     class Config(SchedulerConfig):
-        """aging: steps after which a waiting request goes first. window: waiting requests that are compared."""
+        """aging: steps after which a waiting request goes first. window: requests that are compared."""
 
         aging: int = number(256, ge=1)
         window: int = number(128, ge=1)

@@ -18,8 +18,8 @@ from engine.batch import Finish, SamplingRow, TokenLogprob
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from engine.outputs import TextSource
     from engine.params import SamplingParams
+    from engine.scheduling.outputs import TextSource
 
 FINISH_REASONS = {
     Finish.STOP: "stop",
@@ -62,7 +62,7 @@ Event = Delta
 class Completion:
     """One finished sample. token_times: seconds from arrival until the host had each token.
 
-    token_ids holds the stop id that ended it, `text` does not. error: the reason when finish_reason is "error".
+    token_ids holds the stop id that ended it, `text` does not. error: what happened, if that ended it.
     """
 
     index: int
@@ -102,12 +102,12 @@ class RequestOutput:
 class Request:
     """One sample of one prompt, from arrival to completion.
 
-    kv_committed: tokens whose KV is known to be written (moves when a result is applied). bound: upper bound of
-    the row's seq_len at the next launch = kv_committed + widths in flight. at_least: tokens it will know once
-    the steps in flight are applied, if each of them emits but one. prefill_end: tokens the prefill covers.
+    kv_committed: tokens whose KV is known to be written (moves when a result is applied). bound: upper bound
+    of the row's seq_len at the next launch = kv_committed + widths in flight. at_least: tokens it will know
+    once the steps in flight are applied, if each emits but one. prefill_end: tokens the prefill covers.
     pages: the row's page table; the first `shared_pages` of them belong to the prefix cache (locked through
-    `cache_node`), the others to the request. last_step: the latest launched step that contains it; its row and
-    pages stay until that one is applied. worst: most tokens it can ever have to own pages for.
+    `cache_node`), the others to the request. last_step: the latest launched step that contains it; its row
+    and pages stay until that one is applied. worst: most tokens it can ever have to own pages for.
     """
 
     __slots__ = (

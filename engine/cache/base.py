@@ -34,7 +34,7 @@ class PrefixCache(ABC):
 
     @dataclass(frozen=True)
     class Config:
-        """page_size: tokens a page. tokens: size of the KV pool. max_context: longest request, answer included.
+        """page_size: tokens a page. tokens: size of the KV pool. max_context: longest request, answer too.
 
         "auto" leaves a size to the memory plan.
         """
@@ -50,7 +50,7 @@ class PrefixCache(ABC):
 
     @abstractmethod
     def __init__(self, config: Config, *, successor_keys: bool = False) -> None:
-        """successor_keys: position i is keyed by (token i, token i + 1), for draft KV that depends on both."""
+        """successor_keys: position i is keyed by (token i, token i + 1), for draft KV that needs both."""
 
     @abstractmethod
     def key(self, ids: NDArray[np.int32], positions: int) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import pairwise
 
 from engine.cache.base import CachedNode, PrefixCache
 from engine.errors import InternalError
@@ -16,8 +17,8 @@ from engine.request import Request
 class PageLedger:
     """Pages 1..total (page 0 is padding).
 
-    A request's first `shared_pages` pages belong to the cache and are locked through its `cache_node`; the others
-    are its own. It never locks a page that it does not use, so one request alone can always have the whole pool.
+    A request's first `shared_pages` pages belong to the cache and are locked through its `cache_node`; the
+    others are its own. It never locks a page that it does not use: one request alone can have the whole pool.
     """
 
     def __init__(self, total: int, cache: PrefixCache) -> None:
@@ -45,7 +46,7 @@ class PageLedger:
         return len(request.pages) - request.shared_pages
 
     def admit(self, request: Request, tokens: int, spare: int) -> bool:
-        """Give a request pages for `tokens` tokens, its cached prefix included, if `spare` pages are left over.
+        """Give a request pages for `tokens` tokens, cached prefix included, if `spare` pages are left over.
 
         Whether it succeeded; nothing has changed if not, except that the prefix counts as used.
         """
@@ -82,7 +83,7 @@ class PageLedger:
         request.cache_node, request.shared_pages = node, count
 
     def release(self, request: Request) -> None:
-        """Take all pages back: written whole pages go to the cache, the rest and duplicates to the free list."""
+        """Take all pages back: whole written ones go to the cache, the rest and duplicates are free."""
         if not request.pages:
             return
         count = request.kv_committed // self.page_size
@@ -147,7 +148,7 @@ def _shares(request: Request, cached: set[int]) -> bool:
 
 def _difference(seen: list[int], total: int) -> str:
     missing = sorted(set(range(1, total + 1)) - set(seen))
-    twice = sorted({a for a, b in zip(seen, seen[1:], strict=False) if a == b})
+    twice = sorted({a for a, b in pairwise(seen) if a == b})
     return f"missing {missing[:8]}, twice {twice[:8]}"
 
 

@@ -33,9 +33,9 @@ class _Node:
 
 
 class RadixCache(PrefixCache):
-    """Radix attention's tree (Zheng et al. 2024, SGLang, sec. 3) on page granularity, least recently used first out.
+    """The tree of RadixAttention (Zheng et al. 2024, SGLang, sec. 3) over whole pages.
 
-    Leaves give their last pages first, so that a long prefix shrinks instead of vanishing.
+    The least recently used leaf is evicted first, from its end: a long prefix shrinks instead of vanishing.
     """
 
     def __init__(self, config: PrefixCache.Config, *, successor_keys: bool = False) -> None:
@@ -46,7 +46,7 @@ class RadixCache(PrefixCache):
         self._offers = 0
         self._size = 0  # nodes, root excluded
         self._root = _Node(b"", [], None)
-        # heap of (used, number of the offer, node); an entry is stale once the node was used, locked or extended
+        # heap of (used, number of the offer, node); stale once the node was used, locked or extended
         self._leaves: list[tuple[int, int, _Node]] = []
 
     def key(self, ids: NDArray[np.int32], positions: int) -> bytes:
@@ -123,7 +123,7 @@ class RadixCache(PrefixCache):
         return node, len(node.pages), at // unit
 
     def _split(self, node: _Node, within: int) -> _Node:
-        """The node that ends after `within` pages of `node`. `node` itself stays the lower part: handles hold."""
+        """The node that ends after `within` pages of `node`, which stays the lower part: handles hold."""
         if within == len(node.pages):
             return node
         assert node.parent is not None

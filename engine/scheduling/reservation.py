@@ -25,8 +25,8 @@ class Reservation:
     def worst(self, max_len: int) -> int:
         """Most tokens a request that ends at `max_len` known tokens ever has to own pages for.
 
-        The last decode step is launched when at least 2 tokens are missing, with one step in flight, or 1, with
-        none: then its bound is at most max_len - 3 + width.
+        A decode step is launched while at least 2 tokens are missing, with one step in flight, or 1, with
+        none: so its bound is at most max_len - 3 + width.
         """
         return max_len - 3 + self.width + self.need
 

@@ -1,4 +1,4 @@
-"""The waiting room: which waiting request may start now. Admits one only if nobody running would have to yield soon.
+"""The waiting room: which waiting request may start now, without anybody running having to yield soon.
 
 Knows the policy's order and the ledger's pages; nothing of steps or results.
 """
@@ -12,7 +12,7 @@ from engine.cache.ledger import PageLedger
 from engine.cache.radix import common_pages
 from engine.policy import Policy
 from engine.request import Request, State
-from engine.reservation import Reservation
+from engine.scheduling.reservation import Reservation
 
 HELD_LIMIT = 32  # requests that are passed over in one look because their prefix is being computed
 

@@ -36,8 +36,8 @@ TextFactory = Callable[[Request], TextSource]
 class OutputProcessor:
     """Appends emitted runs to requests.
 
-    Text is made as it comes only where somebody needs it (a listener, or stop strings), else once at the end. A
-    failure in one request's text ends that request with "error", never the engine.
+    Text is made as it comes only where somebody needs it (a listener, or stop strings), else once at the end.
+    A failure in one request's text ends that request with "error", never the engine.
     """
 
     def __init__(self, text_factory: TextFactory) -> None:

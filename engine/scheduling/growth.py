@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from engine.cache.ledger import PageLedger
 from engine.request import Request
-from engine.reservation import Reservation
+from engine.scheduling.reservation import Reservation
 
 Retract = Callable[[Request], bool]
 
@@ -44,8 +44,8 @@ class PageGrowth:
     ) -> list[Request]:
         """Retract until what `short` lacks is available or about to be; returns who of `short` is left.
 
-        active: admitted requests. leaving: requests that wait for the fence. retract(request) tells whether it
-        has left at once.
+        active: admitted requests. leaving: requests that wait for the fence. retract(request) tells whether
+        it has left at once.
         """
         lacking = {request: self.missing(request) for request in short}
         soon = sum(self._ledger.own(r) for r in leaving)
