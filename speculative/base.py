@@ -69,6 +69,11 @@ class Speculator(ABC):
     width: int  # drafts + 1
     draft_slots: int = 0  # KV slots past the bound that its own chain forwards write
 
+    @classmethod
+    def planned_width(cls, config: Any) -> int:
+        """Drafts + 1 that `config` asks for, known before anything is built; rules and plans ask."""
+        return 1
+
     def relay_layout(self) -> tuple[RelayField, ...]:
         """The per-request values to allocate in the table."""
         return ()
