@@ -33,8 +33,9 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
         """The prompt text. UserError: no template, a malformed message, or what the template refuses."""
         check_messages(messages)
+        template = self._compiled
         try:
-            return self._compiled.render(
+            return template.render(
                 messages=[dict(message) for message in messages],
                 tools=None,
                 documents=None,
@@ -43,7 +44,7 @@ class ChatTemplate:
             )
         except TemplateError as error:
             raise UserError(f"The model's chat template refuses this conversation: {error}") from error
-        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        except Exception as error:  # a template is a foreign program and may fail in any way
             raise UserError(
                 f"The model's chat template failed on this conversation ({type(error).__name__}: {error}); "
                 "give a plain prompt instead of messages, or a model with a working template."
@@ -56,7 +57,12 @@ class ChatTemplate:
                 "The model has no chat template, so messages cannot become a prompt: "
                 "give a plain prompt instead, or a model whose tokenizer has one."
             )
-        return _environment().from_string(self._source)
+        try:
+            return _environment().from_string(self._source)
+        except TemplateError as error:
+            raise UserError(
+                f"The model's chat template is not valid Jinja ({error}): give a plain prompt instead."
+            ) from error
 
 
 def check_messages(messages: Sequence[Message]) -> None:
@@ -113,13 +119,14 @@ def _texts(message: Message) -> list[str]:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what the assistant said, for training; here it is just its body."""
+    """`{% generation %}` marks what the assistant said, for training; here it only opens a scope."""
 
     tags = {"generation"}  # noqa: RUF012 - the base class declares it so
 
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

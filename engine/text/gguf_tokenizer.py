@@ -67,7 +67,8 @@ def _required(metadata: Mapping[str, Any], name: str) -> Any:
 def _check_length(name: str, values: Sequence[object], tokens: Sequence[str]) -> None:
     if len(values) != len(tokens):
         raise UserError(
-            f"The GGUF's {_PREFIX}{name} has {len(values)} entries for {len(tokens)} tokens: get a complete file."
+            f"The GGUF's {_PREFIX}{name} has {len(values)} entries for {len(tokens)} tokens: "
+            "get a complete file."
         )
 
 

@@ -18,6 +18,7 @@ from engine.text.base import TokenizerFacts as TokenizerFacts
 from engine.text.byte_symbols import symbols_to_bytes
 
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
+_ADDED_OPTIONS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -34,6 +35,8 @@ class FastTokenizer(Tokenizer):
         specials = {entry.content: token for token, entry in added.items() if entry.special}
         size = max(inner.get_vocab_size(with_added_tokens=True), max(added, default=-1) + 1)
         super().__init__(facts, size, specials)
+        inner.no_truncation()  # files may come with either switched on, which would change prompts silently
+        inner.no_padding()
         self._inner = inner
         self._byte_level = byte_level
         self._lock = threading.Lock()  # whether special spellings count is a switch on the shared object
@@ -114,16 +117,23 @@ def _chat_template(path: Path, config: Mapping[str, Any]) -> str | None:
 def _add_specials(inner: tokenizers.Tokenizer, config: Mapping[str, Any], named: Mapping[str, str]) -> None:
     """Register what only the config calls special, so that tokenizer.json and the config tell one story."""
     known = {entry.content for entry in inner.get_added_tokens_decoder().values()}
-    extra = [_content(token) for token in config.get("additional_special_tokens") or []]
+    extra = [_content(token) for token in _extra_specials(config)]
     entries = (config.get("added_tokens_decoder") or {}).items()
     for _, entry in sorted(entries, key=lambda item: int(item[0])):
         if entry["content"] not in known:
-            inner.add_tokens([tokenizers.AddedToken(**entry)])
+            options = {key: entry[key] for key in _ADDED_OPTIONS if key in entry}
+            inner.add_tokens([tokenizers.AddedToken(entry["content"], **options)])
             known.add(entry["content"])
     fresh = [
         tokenizers.AddedToken(text, special=True) for text in (*named.values(), *extra) if text not in known
     ]
     inner.add_special_tokens(fresh)
+
+
+def _extra_specials(config: Mapping[str, Any]) -> list[Any]:
+    """Under its old or its new key; the new one may be a list, or a mapping of names to tokens."""
+    extra = config.get("additional_special_tokens") or config.get("extra_special_tokens") or []
+    return list(extra.values()) if isinstance(extra, Mapping) else list(extra)
 
 
 def _read_json(file: Path) -> dict[str, Any]:

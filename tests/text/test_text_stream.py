@@ -148,11 +148,7 @@ def test_stops_equal_a_search_of_every_prefix(
 def test_only_what_may_become_a_stop_is_withheld() -> None:
     stream = TextStream(TOKENIZER, [], ["own fox", "!!"])
     deltas = [stream.feed([byte]).text for byte in b"brown ow!x"]
-    assert (
-        deltas == ["b", "r", "", "", "", "", "own ", "", "ow"[:0], "ow!x"] or "".join(deltas) == "brown ow!x"
-    )
-    assert deltas[:2] == ["b", "r"]
-    assert deltas[-1].endswith("x")
+    assert deltas == ["b", "r", "", "", "", "", "own ", "", "ow", "!x"]
 
 
 def test_after_the_stop_nothing_counts() -> None:
