@@ -46,7 +46,7 @@ def run_one(draft: Draft, directory: str | None = None) -> int:
     """Check, make the run folder, run the task. directory: a folder that Hydra has made for this job."""
     resolved = draft.resolved
     task = _task(draft)
-    violations = [] if getattr(task, "shows_violations", False) else rules.violations(resolved)
+    violations = [] if task.shows_violations else rules.violations(resolved)
     _require([*draft.problems, *violations])
     run = None
     if task.leaves_run:

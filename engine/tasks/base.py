@@ -122,6 +122,7 @@ class Task(ABC):
     """One verb of the command line. Its yaml names the class; `Config` holds the yaml's numbers."""
 
     leaves_run: ClassVar[bool] = True  # whether it gets a run folder
+    shows_violations: ClassVar[bool] = False  # whether it runs although rules object, and reports them
 
     @dataclass(frozen=True)
     class Config:
