@@ -1,6 +1,8 @@
 """Tokenizers from GGUF metadata, on small vocabularies: splitting, merging, special tokens, errors."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from engine.errors import UserError
+from engine.text.base import Tokenizer as Ours
 from engine.text.byte_symbols import BYTE_TO_SYMBOL, symbols_to_bytes
 from engine.text.gguf_tokenizer import tokenizer_from_metadata
 from engine.text.pre_tokenizers import build_pre_tokenizer, pre_tokenization
@@ -27,7 +30,7 @@ def byte_level(pre: str, tokens: list[str], merges: list[str], **more: Any) -> d
     return {f"tokenizer.ggml.{key}": value for key, value in values.items()}
 
 
-@pytest.fixture(scope="module")
+@cache
 def trained() -> Tokenizer:
     """An independent tokenizer of the smollm kind: digits apart, then GPT-2's own byte-level splitting."""
     inner = Tokenizer(models.BPE())
@@ -45,11 +48,27 @@ def exported(inner: Tokenizer, pre: str) -> dict[str, Any]:
     return byte_level(pre, tokens, [" ".join(pair) for pair in model["merges"]])
 
 
-def test_smollm_splitting_equals_digits_then_byte_level(trained: Tokenizer, nasty_texts: list[str]) -> None:
-    ours = tokenizer_from_metadata(exported(trained, "smollm"))
+@cache
+def smollm_like() -> Ours:
+    return tokenizer_from_metadata(exported(trained(), "smollm"))
+
+
+def test_smollm_splitting_equals_digits_then_byte_level(nasty_texts: list[str]) -> None:
     for text in [*nasty_texts, *CORPUS]:
-        assert ours.encode(text) == trained.encode(text).ids, text
-        assert ours.decode(ours.encode(text)) == text
+        assert smollm_like().encode(text) == trained().encode(text).ids, text
+        assert smollm_like().decode(smollm_like().encode(text)) == text
+
+
+CHARACTERS = st.one_of(
+    st.sampled_from("  \t\n\r'stremvd019٣½abZéß你本\u0301\u200d👋🏽\u00a0\u2003\u2028.,;(<|_-"),
+    st.characters(codec="utf-8"),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.text(CHARACTERS, max_size=40))
+def test_smollm_splitting_equals_digits_then_byte_level_on_any_text(text: str) -> None:
+    assert smollm_like().encode(text) == trained().encode(text).ids
 
 
 @pytest.mark.parametrize(
@@ -157,6 +176,13 @@ def test_token_types_decide_what_is_special() -> None:
     assert ours.encode("<|eot_id|>") == [ours.encode(char)[0] for char in "<|eot_id|>"]
     assert ours.encode("ab<keep>ab") == ours.encode("ab<keep>ab", special=True) == [256, 258, 256]
     assert ours.decode([256, 257, 258, 259]) == "ab<keep>"
+
+
+def test_threads_do_not_mix_plain_and_special() -> None:
+    ours = tokenizer_from_metadata(with_specials())
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda turn: ours.encode("<|eot_id|>", special=turn % 2 == 0), range(400)))
+    assert [len(ids) == 1 for ids in found] == [turn % 2 == 0 for turn in range(400)]
 
 
 @pytest.mark.parametrize(
