@@ -64,6 +64,7 @@ class LLM:
         self.model_files: Mapping[str, str] = loaded.files
         self.device = str(container.device())
         self.dtype: str = container.dtype()
+        self.max_context: int = container.sizes().context  # longest prompt and answer together
         self._loop = container.loop()
         self._scheduler = container.scheduler()
         self.metrics = container.metrics()
