@@ -9,7 +9,7 @@ import io
 import json
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from engine.metrics import EngineMetrics
     from engine.models.shape import ModelShape
     from engine.params import SamplingParams
-    from engine.request import Delta
+    from engine.request import Delta, RequestOutput
     from engine.runs import RunFolder
     from engine.text.tokenizer import Tokenizer
 
@@ -41,20 +41,18 @@ class TextEngine(Protocol):
     model_files: Mapping[str, str]
     metrics: EngineMetrics
 
-    def add(self, prompt: Prompt, params: SamplingParams | None = None) -> str:
-        """Queue a request; its id. UserError for a prompt that cannot fit."""
+    def add(self, prompt: Prompt, params: SamplingParams | None = None, *, listener: bool = False) -> str:
+        """Queue a request; its id. listener: news at every step, not only at the end. UserError for a prompt
+        that cannot fit."""
 
     def step(self) -> list[Delta]:
         """One turn of the loop: what became known by it, for every queued request."""
 
-    def cancel(self, request_id: str) -> None:
-        """End a request; a last Delta with finish_reason "cancelled" follows."""
+    def cancel(self, request_id: str) -> bool:
+        """End a request; a last Delta with finish_reason "cancelled" follows. False: it is not running."""
 
-    def has_work(self) -> bool:
-        """Whether some request is not finished."""
-
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
-        """One request; closing the iterator cancels it."""
+    def output(self, request_id: str) -> RequestOutput | None:
+        """The output of a request whose samples have all ended, else None; it is forgotten then."""
 
     def next_token_logits(self, token_ids: Sequence[int]) -> Any:
         """fp32 tensor [V]: logits of the token that follows `token_ids`, by one full prefill."""
@@ -70,11 +68,14 @@ Compose = Callable[[Sequence[str]], Mapping[str, Any]]
 def default_engine(config: Mapping[str, Any]) -> TextEngine:
     """Build the real engine from a plain resolved config; loading shows its progress on stderr."""
     from engine.llm import LLM
-    from engine.tasks.progress import LoadingProgress
 
-    with LoadingProgress(sys.stderr) as progress:
-        engine: TextEngine = LLM.from_config(dict(config), progress=progress)
+    engine: TextEngine = LLM.from_config(dict(config), progress=say)
     return engine
+
+
+def say(line: str) -> None:
+    """One line of progress on stderr."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def composed(overrides: Sequence[str]) -> Mapping[str, Any]:

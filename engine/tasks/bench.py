@@ -16,7 +16,7 @@ from engine.metrics import difference
 from engine.runs import OUTPUTS, WORKLOAD
 from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, Outcome, Task, TaskContext, TextEngine
 from engine.tasks.bench_report import Measured, bench_table, medians, warnings_of
-from engine.tasks.drive import Answer, Job, run_jobs
+from engine.tasks.drive import Job, Watch, run_jobs
 from engine.tasks.generate import record_engine
 from engine.tasks.interrupts import StopFlag
 from engine.tasks.memory_use import peak_memory_bytes
@@ -123,14 +123,8 @@ def _one_run(
     """All jobs once. Counters are differences: what ran before never leaks in."""
     before, start = engine.metrics.snapshot(), time.perf_counter()
     with RequestProgress(context.stderr, len(jobs), "bench") as progress:
-        answers: list[Answer] = run_jobs(
-            engine,
-            jobs,
-            stop,
-            concurrency=concurrency,
-            on_delta=lambda job, delta: progress.tokens(len(delta.token_ids)),
-            on_answer=lambda answer: progress.finished(),
-        )
+        watch = Watch(on_answer=progress.finished)
+        answers = run_jobs(engine, jobs, stop, watch, concurrency=concurrency)
     seconds = time.perf_counter() - start
     counts: Mapping[str, int | float] = difference(before, engine.metrics.snapshot())
     return Measured(answers, seconds, counts)

@@ -32,9 +32,9 @@ def figures(run: Measured) -> dict[str, Any]:
     """
     output = sum(answer.tokens for answer in run.answers)
     prompt = sum(len(answer.job.ids) for answer in run.answers)
-    samples = [(answer.started, sample) for answer in run.answers for sample in answer.samples]
-    first = [1e3 * (sample.times[0] - started) for started, sample in samples if sample.times]
-    gaps = [1e3 * gap for _, sample in samples for gap in token_gaps(sample.times)]
+    times = [s.token_times for answer in run.answers for s in answer.samples if s.token_times]
+    first = [1e3 * own[0] for own in times]
+    gaps = [1e3 * gap for own in times for gap in token_gaps(own)]
     return {
         "seconds": run.seconds,
         "output_tokens": output,
@@ -44,7 +44,7 @@ def figures(run: Measured) -> dict[str, Any]:
         "requests_per_s": len(run.answers) / run.seconds,
         "ttft_ms": percentiles(first),
         "itl_ms": percentiles(gaps),
-        "decode_step_ms": median([1e3 * gap for _, sample in samples for gap in _step_gaps(sample.times)]),
+        "decode_step_ms": median([1e3 * gap for own in times for gap in _step_gaps(own)]),
         **rates(run.counts),
         "metrics": dict(run.counts),
     }

@@ -8,11 +8,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-import time
-from collections.abc import Generator, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from engine.build import choice
 from engine.errors import UserError
@@ -20,7 +18,7 @@ from engine.params import SamplingParams
 from engine.runs import WORKLOAD, json_line
 from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, Outcome, Task, TaskContext, TextEngine
 from engine.tasks.conversations import LiveText
-from engine.tasks.drive import Answer, Job, Sample
+from engine.tasks.drive import Answer, Job, Watch, run_jobs
 from engine.tasks.generate import record_engine
 from engine.tasks.history import History
 from engine.tasks.interrupts import StopFlag
@@ -28,9 +26,6 @@ from engine.tasks.report import answer_row
 from engine.tasks.requests import sampling_params
 from engine.workloads.base import WorkItem
 from engine.workloads.single import STDIN
-
-if TYPE_CHECKING:
-    from engine.request import Delta
 
 HELP = "/reset forgets the conversation, /quit (or end of input) leaves; Ctrl-C stops an answer, or leaves"
 
@@ -115,24 +110,11 @@ class _Talk:
             return True
         if dropped:
             self.note(f"the context is full: the oldest {dropped} turn(s) were dropped")
-        sample = Sample(0)
-        answer = Answer(Job(0, tuple(ids), self.params), time.perf_counter(), [sample])
-        alive = self._stream(answer)
-        self.history.answered(sample.text)
-        self._save(line, answer)
-        return alive
-
-    def _stream(self, answer: Answer) -> bool:
-        sample = answer.samples[0]
         with StopFlag(self.context.stderr, "answer stopped; Ctrl-C again leaves") as stop:
             live = LiveText(self.context.stdout, stop)
-            with closing(_deltas(self.engine, answer.job)) as deltas:
-                for delta in deltas:
-                    sample.feed(delta, time.perf_counter())
-                    live.show(delta.text)
-                    if stop.requested:
-                        sample.finish_reason = sample.finish_reason or "cancelled"
-                        break
+            (answer,) = run_jobs(self.engine, [Job(0, tuple(ids), self.params)], stop, Watch(live.show))
+        self.history.answered(answer.output.text)
+        self._save(line, answer)
         if not live.gone:
             live.end()
         return not live.gone
@@ -146,17 +128,6 @@ class _Talk:
     def note(self, text: str) -> None:
         """A word to the person, on stderr."""
         print(f"[{text}]", file=self.context.stderr, flush=True)
-
-
-def _deltas(engine: TextEngine, job: Job) -> Generator[Delta, None, None]:
-    """The stream as a generator, whatever iterator the engine returns: closing it cancels the request."""
-    stream = engine.stream(job.ids, job.params)
-    try:
-        yield from stream
-    finally:
-        close = getattr(stream, "close", None)
-        if close is not None:
-            close()
 
 
 def read_turns(context: TaskContext) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from engine.runs import json_line
 from engine.tasks.base import TextEngine
-from engine.tasks.drive import Answer, Job, run_jobs
+from engine.tasks.drive import Answer, Job, Watch, run_jobs
 from engine.tasks.interrupts import StopFlag
 from engine.tasks.progress import RequestProgress
 from engine.tasks.report import answer_row
@@ -46,16 +46,12 @@ class Conversations:
     def _round(self, jobs: Sequence[Job], turn: int) -> None:
         with RequestProgress(self.stderr, len(jobs)) as progress:
 
-            def on_delta(job: Job, delta: Delta) -> None:
-                progress.tokens(len(delta.token_ids))
-                if self.live is not None:
-                    self.live.show(delta.text)
-
             def on_answer(answer: Answer) -> None:
-                progress.finished()
+                progress.finished(answer)
                 self._keep(answer, turn)
 
-            self.answers += run_jobs(self.engine, jobs, self.stop, on_delta=on_delta, on_answer=on_answer)
+            watch = Watch(None if self.live is None else self.live.show, on_answer)
+            self.answers += run_jobs(self.engine, jobs, self.stop, watch)
 
     def _keep(self, answer: Answer, turn: int) -> None:
         key = answer.job.key
@@ -93,8 +89,9 @@ class LiveText:
         self._last = "\n"
         self.gone = False
 
-    def show(self, text: str) -> None:
+    def show(self, delta: Delta) -> None:
         """Print a piece; nothing more after the reader is gone."""
+        text = delta.text
         if not text or self._stop.requested:
             return
         try:

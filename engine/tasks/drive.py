@@ -1,4 +1,4 @@
-"""Runs a list of requests through an engine, step by step, and assembles what comes back with its times.
+"""Runs a list of requests through an engine, step by step, so that it can stop between two steps.
 
 Importable without torch. Knows no task, no prompt text and no file.
 """
@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.tasks.interrupts import StopFlag
 
 if TYPE_CHECKING:
-    from engine.batch import TokenLogprob
     from engine.params import SamplingParams
-    from engine.request import Delta
+    from engine.request import Completion, Delta, RequestOutput
     from engine.tasks.base import TextEngine
 
 
@@ -28,41 +27,17 @@ class Job:
     params: SamplingParams
 
 
-@dataclass
-class Sample:
-    """One answer while it grows. times: perf_counter seconds at which the host had each token."""
-
-    index: int
-    parts: list[str] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    finish_reason: str | None = None
-
-    @property
-    def text(self) -> str:
-        return "".join(self.parts)
-
-    def feed(self, delta: Delta, now: float) -> None:
-        """Append a delta that arrived at `now`."""
-        self.parts.append(delta.text)
-        self.ids.extend(delta.token_ids)
-        self.times.extend([now] * len(delta.token_ids))
-        self.logprobs.extend(delta.logprobs or ())
-        self.finish_reason = delta.finish_reason or self.finish_reason
-
-
-@dataclass
+@dataclass(frozen=True)
 class Answer:
-    """All samples of one job. started: perf_counter seconds at which the engine got it."""
+    """A job's output. started: perf_counter seconds at which the engine got it; its times count from there."""
 
     job: Job
     started: float
-    samples: list[Sample]
+    output: RequestOutput
 
     @property
-    def finished(self) -> bool:
-        return all(sample.finish_reason for sample in self.samples)
+    def samples(self) -> Sequence[Completion]:
+        return self.output.completions
 
     @property
     def cut(self) -> bool:
@@ -71,58 +46,82 @@ class Answer:
 
     @property
     def tokens(self) -> int:
-        return sum(len(sample.ids) for sample in self.samples)
+        return self.output.completion_tokens
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who is told of what. on_delta: of every step's news, which makes each request stream its text."""
+
+    on_delta: Callable[[Delta], None] | None = None
+    on_answer: Callable[[Answer], None] | None = None
 
 
 def run_jobs(
     engine: TextEngine,
     jobs: Sequence[Job],
     stop: StopFlag,
+    watch: Watch | None = None,
     *,
     concurrency: int | None = None,
-    on_delta: Callable[[Job, Delta], None] | None = None,
-    on_answer: Callable[[Answer], None] | None = None,
 ) -> list[Answer]:
     """Run all jobs, at most `concurrency` at a time (None: hand over all, the engine queues).
 
     Returns the answers in the jobs' order. When `stop` is requested, what runs is cancelled and its part
     kept; what had not begun is left out.
     """
-    waiting = list(reversed(jobs))
-    running: dict[str, Answer] = {}
-    done: list[Answer] = []
-    cancelled = False
+    run = _Run(engine, watch or Watch(), list(reversed(jobs)))
     limit = concurrency or max(len(jobs), 1)
-    while waiting or running:
-        if stop.requested and not cancelled:
-            cancelled = True
-            waiting.clear()
-            for request_id in running:
-                engine.cancel(request_id)
-        while waiting and len(running) < limit:
-            _start(engine, waiting.pop(), running)
-        for delta in engine.step():
-            answer = _take(delta, running, on_delta)
-            if answer is not None:
-                done.append(answer)
-                if on_answer is not None:
-                    on_answer(answer)
+    while run.waiting or run.running:
+        if stop.requested:
+            run.cancel()
+        while run.waiting and len(run.running) < limit:
+            run.start()
+        run.step()
     order = {job.key: position for position, job in enumerate(jobs)}
-    return sorted(done, key=lambda answer: order[answer.job.key])
+    return sorted(run.done, key=lambda answer: order[answer.job.key])
 
 
-def _start(engine: TextEngine, job: Job, running: dict[str, Answer]) -> None:
-    started = time.perf_counter()
-    request_id = engine.add(job.ids, job.params)
-    running[request_id] = Answer(job, started, [Sample(index) for index in range(job.params.n)])
+class _Run:
+    """The jobs by stage: waiting (next one last), running, done."""
 
+    def __init__(self, engine: TextEngine, watch: Watch, waiting: list[Job]) -> None:
+        self._engine = engine
+        self._watch = watch
+        self._cancelled = False
+        self.waiting = waiting
+        self.running: dict[str, tuple[Job, float]] = {}
+        self.done: list[Answer] = []
 
-def _take(
-    delta: Delta, running: dict[str, Answer], on_delta: Callable[[Job, Delta], None] | None
-) -> Answer | None:
-    """Feed one delta; the answer if that completed it."""
-    answer = running[delta.request_id]
-    answer.samples[delta.index].feed(delta, time.perf_counter())
-    if on_delta is not None:
-        on_delta(answer.job, delta)
-    return running.pop(delta.request_id) if answer.finished else None
+    def start(self) -> None:
+        """Hand over the next job."""
+        job, started = self.waiting.pop(), time.perf_counter()
+        request_id = self._engine.add(job.ids, job.params, listener=self._watch.on_delta is not None)
+        self.running[request_id] = (job, started)
+
+    def step(self) -> None:
+        """One turn of the engine."""
+        for delta in self._engine.step():
+            if self._watch.on_delta is not None:
+                self._watch.on_delta(delta)
+            if delta.finish_reason is not None:
+                self._collect(delta.request_id)
+
+    def cancel(self) -> None:
+        """Drop what waits, cancel what runs; once."""
+        if not self._cancelled:
+            self._cancelled = True
+            self.waiting.clear()
+            for request_id in self.running:
+                self._engine.cancel(request_id)
+
+    def _collect(self, request_id: str) -> None:
+        if request_id not in self.running:
+            return
+        output = self._engine.output(request_id)
+        if output is None:  # other samples of it still run
+            return
+        answer = Answer(*self.running.pop(request_id), output)
+        self.done.append(answer)
+        if self._watch.on_answer is not None:
+            self._watch.on_answer(answer)

@@ -92,7 +92,7 @@ def record_engine(context: TaskContext, engine: TextEngine) -> None:
 def _result(
     engine: TextEngine, answers: Sequence[Answer], seconds: float, stopped: bool, counts: dict[str, Any]
 ) -> dict[str, Any]:
-    firsts = [s.times[0] for a in answers for s in a.samples if s.times]
+    firsts = [a.started + s.token_times[0] for a in answers for s in a.samples if s.token_times]
     return {
         "task": "generate",
         "interrupted": stopped,

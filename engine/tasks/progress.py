@@ -6,37 +6,9 @@ from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-
-class LoadingProgress:
-    """Called with (what, done, total) while a model loads: a bar for each `what`, if it is a terminal."""
-
-    def __init__(self, stderr: TextIO) -> None:
-        console = Console(file=stderr)
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f}%"),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._known: dict[str, TaskID] = {}
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        if what not in self._known:
-            self._known[what] = self._bars.add_task(what, total=total)
-        self._bars.update(self._known[what], completed=done, total=total)
-
-    def __enter__(self) -> LoadingProgress:
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bars.stop()
+from engine.tasks.drive import Answer
 
 
 class RequestProgress:
@@ -57,14 +29,10 @@ class RequestProgress:
         self._task = self._bars.add_task(what, total=total, tokens=0)
         self._tokens = 0
 
-    def tokens(self, count: int) -> None:
-        """`count` more tokens arrived."""
-        self._tokens += count
-        self._bars.update(self._task, tokens=self._tokens)
-
-    def finished(self) -> None:
+    def finished(self, answer: Answer) -> None:
         """One more request is done."""
-        self._bars.advance(self._task)
+        self._tokens += answer.tokens
+        self._bars.update(self._task, advance=1, tokens=self._tokens)
 
     def __enter__(self) -> RequestProgress:
         self._bars.start()

@@ -85,6 +85,6 @@ def compare_all(slow: Sequence[Answer], fast: Sequence[Answer], judge: Judge) ->
         if other is None or answer.cut:
             continue
         for a, b in zip(answer.samples, other.samples, strict=True):
-            mine, yours = (Run(tuple(s.ids), s.finish_reason) for s in (a, b))
+            mine, yours = (Run(s.token_ids, s.finish_reason) for s in (a, b))
             found.append(compare(answer.job.key, a.index, mine, yours, judge))
     return found

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine.tasks.drive import Answer, Sample
+from engine.tasks.drive import Answer
 from engine.workloads.base import WorkItem
 
 if TYPE_CHECKING:
     from engine.batch import TokenLogprob
+    from engine.request import Completion
 
 TITLE_WIDTH = 76
 LOWEST = -1e30  # stands for minus infinity: JSON has none
@@ -26,7 +27,8 @@ def answer_row(answer: Answer, item: WorkItem, index: int, turn: int = 0) -> dic
         "turn": turn,
         **item.as_row(),
         "prompt_tokens": len(answer.job.ids),
-        "completions": [_completion_row(sample, answer.started) for sample in answer.samples],
+        "cached_tokens": answer.output.cached_tokens,
+        "completions": [_completion_row(sample) for sample in answer.samples],
     }
 
 
@@ -55,7 +57,7 @@ def totals(answers: Sequence[Answer], seconds: float) -> dict[str, Any]:
         "output_tokens": output,
         "seconds": seconds,
         "output_tokens_per_s": output / seconds if seconds > 0 else 0.0,
-        "finish_reasons": dict(Counter(s.finish_reason or "none" for a in answers for s in a.samples)),
+        "finish_reasons": dict(Counter(s.finish_reason for a in answers for s in a.samples)),
     }
 
 
@@ -91,16 +93,19 @@ def median(values: Sequence[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _completion_row(sample: Sample, started: float) -> dict[str, Any]:
+def _completion_row(sample: Completion) -> dict[str, Any]:
+    times = [round(1e3 * at, 3) for at in sample.token_times]
     row: dict[str, Any] = {
         "index": sample.index,
         "text": sample.text,
-        "token_ids": sample.ids,
+        "token_ids": list(sample.token_ids),
         "finish_reason": sample.finish_reason,
-        "ttft_ms": round(1e3 * (sample.times[0] - started), 3) if sample.times else None,
-        "latency_ms": round(1e3 * (sample.times[-1] - started), 3) if sample.times else None,
+        "ttft_ms": times[0] if times else None,
+        "latency_ms": times[-1] if times else None,
     }
-    if sample.logprobs:
+    if sample.error is not None:
+        row["error"] = sample.error
+    if sample.logprobs is not None:
         row["logprobs"] = [_logprob_row(entry) for entry in sample.logprobs]
     return row
 

@@ -23,15 +23,15 @@ from engine.tasks.base import (
     TextEngine,
 )
 from engine.tasks.compare import Comparison, Verdict, near_ties_per_10000, overall
-from engine.tasks.drive import Answer, Job, run_jobs
+from engine.tasks.drive import Answer, Job, Watch, run_jobs
 from engine.tasks.generate import record_engine
 from engine.tasks.interrupts import StopFlag
 from engine.tasks.probe import TOLERANCES, Tolerance
 from engine.tasks.progress import RequestProgress
 from engine.tasks.reference import REFERENCE, Judge, compare_all, reference_of, same_numbers
-from engine.tasks.report import one_line
+from engine.tasks.report import answer_row, one_line
 from engine.tasks.requests import load_workload, make_jobs, sampling_params, warn_of_turns
-from engine.workloads.base import Workload
+from engine.workloads.base import WorkItem, Workload
 
 SEED_LIMIT = 1 << 63
 
@@ -158,24 +158,15 @@ def _timed(
 ) -> tuple[list[Answer], float]:
     start = time.perf_counter()
     with RequestProgress(context.stderr, len(jobs), what) as progress:
-        answers = run_jobs(
-            engine,
-            jobs,
-            stop,
-            concurrency=concurrency,
-            on_delta=lambda job, delta: progress.tokens(len(delta.token_ids)),
-            on_answer=lambda answer: progress.finished(),
-        )
+        watch = Watch(on_answer=progress.finished)
+        answers = run_jobs(engine, jobs, stop, watch, concurrency=concurrency)
     return answers, time.perf_counter() - start
 
 
 def _write_outputs(context: TaskContext, slow: Sequence[Answer], fast: Sequence[Answer]) -> None:
-    rows = []
-    for path, answers in (("reference", slow), ("chosen", fast)):
-        for answer in answers:
-            samples = [
-                {"index": s.index, "text": s.text, "token_ids": s.ids, "finish_reason": s.finish_reason}
-                for s in answer.samples
-            ]
-            rows.append({"path": path, "index": answer.job.key, "turn": 0, "completions": samples})
+    rows = [
+        {"path": path, **answer_row(answer, WorkItem(ids=answer.job.ids), answer.job.key)}
+        for path, answers in (("reference", slow), ("chosen", fast))
+        for answer in answers
+    ]
     context.folder().write_lines(OUTPUTS, rows)
