@@ -85,15 +85,27 @@ def trim(
     position seq_lens + 1 + j and makes seq_lens + 2 + j known tokens. rows: int64 [B] in `columns`. A stop
     id counts from position min_len on. Returns (n_emitted int32 [B], finish int32 [B]).
     """
+    if emitted.shape[1] == 1:
+        return n_emitted, _finish_single(emitted, seq_lens, rows, columns)
+    last = n_emitted - 1
+    at_length = (columns.max_len[rows] - 2 - seq_lens).clamp_min(0)
+    at_stop = _first_stop(emitted, columns.min_len[rows] - 1 - seq_lens, columns.stop_ids[rows])
+    end = torch.minimum(at_stop, at_length)
+    reason = torch.where(at_stop <= at_length, int(Finish.STOP), int(Finish.LENGTH))
+    return torch.minimum(end, last) + 1, (reason * (end <= last)).int()
+
+
+def _finish_single(emitted: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns) -> Tensor:
+    """`trim` for a run of one token, in half the operations: this is every step of plain decoding."""
+    position = seq_lens + 1
+    stopped = (emitted == columns.stop_ids[rows]).any(1) & (position >= columns.min_len[rows])
+    full = position >= columns.max_len[rows] - 1
+    return torch.where(stopped, int(Finish.STOP), full * int(Finish.LENGTH)).int()
+
+
+def _first_stop(emitted: Tensor, earliest: Tensor, stop_ids: Tensor) -> Tensor:
+    """int32 [B]: index of the first stop id at or after `earliest` (int32 [B]), W where there is none."""
     width = emitted.shape[1]
-    step = torch.arange(width, device=emitted.device)
-    position = seq_lens.unsqueeze(1) + 1 + step
-    stops = (emitted.unsqueeze(-1) == columns.stop_ids[rows].unsqueeze(1)).any(-1)
-    stops &= position >= columns.min_len[rows].unsqueeze(1)
-    full = position + 1 >= columns.max_len[rows].unsqueeze(1)
-    ends = (stops | full) & (step < n_emitted.unsqueeze(1))
-    end = torch.where(ends, step, width).amin(1)  # index of the last token kept, W when the run goes on
-    stopped = stops.gather(1, end.clamp_max(width - 1).unsqueeze(1)).squeeze(1)
-    reason = torch.where(stopped, int(Finish.STOP), int(Finish.LENGTH))
-    finish = torch.where(end < width, reason, int(Finish.NONE))
-    return torch.minimum(n_emitted, end + 1).int(), finish.int()
+    step = torch.arange(width, dtype=torch.int32, device=emitted.device)
+    stops = (emitted.unsqueeze(-1) == stop_ids.unsqueeze(1)).any(-1) & (step >= earliest.unsqueeze(1))
+    return torch.where(stops, step, width).amin(1)

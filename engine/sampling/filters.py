@@ -12,8 +12,7 @@ from torch import Tensor
 
 from engine.sampling.choose import sum_rows
 
-_ABOVE_ONE = 0x3F800001  # bits of the smallest float32 above 1
-_ROUNDS = _ABOVE_ONE.bit_length()
+_BITS = 30  # float32 values below 2 have no higher bit
 
 
 def apply_filters(weights: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
@@ -50,13 +49,11 @@ def _cut(weights: Tensor, goal: Tensor, *, by_mass: bool) -> Tensor:
 
     Floats that are not negative are ordered as their bits are.
     """
-    low = torch.zeros_like(goal, dtype=torch.int32)
-    high = torch.full_like(low, _ABOVE_ONE)
+    cut = torch.zeros_like(goal, dtype=torch.int32)
     kept = torch.empty_like(weights)
-    for _ in range(_ROUNDS):
-        middle = (low + high) // 2
-        torch.ge(weights, middle.view(torch.float32).unsqueeze(1), out=kept)
+    for bit in reversed(range(_BITS)):
+        trial = (cut + (1 << bit)).view(torch.float32).unsqueeze(1)
+        torch.ge(weights, trial, out=kept)
         reached = sum_rows(kept.mul_(weights) if by_mass else kept) >= goal
-        low = torch.where(reached, middle, low)
-        high = torch.where(reached, high, middle)
-    return low.view(torch.float32)
+        cut.add_(reached, alpha=1 << bit)
+    return cut.view(torch.float32)
