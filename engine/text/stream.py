@@ -20,7 +20,7 @@ class Fed(NamedTuple):
 
 
 class TextStream:
-    """The text of one answer.
+    """The text of one answer. prompt_ids: the last three suffice.
 
     The concatenated texts of `feed` and `finish` equal `tokenizer.decode(ids)` of all ids fed, however they
     were grouped, up to the stop. Bytes that turn out not to be UTF-8 read as bytes.decode(errors="replace")

@@ -86,6 +86,10 @@ def test_smollm_splitting_equals_digits_then_byte_level_on_any_text(text: str) -
         ("qwen2", "(foo)_bar", ["(foo", ")_", "bar"]),
         ("default", "a==12345", ["a", "==", "123", "45"]),
         ("starcoder", "v10", ["v", "1", "0"]),
+        ("refact", "v10", ["v", "1", "0"]),
+        ("llama3", "v1234", ["v", "123", "4"]),
+        ("llama-v3", "v1234", ["v", "123", "4"]),
+        ("deepseek-r1-qwen", "v12", ["v", "1", "2"]),
     ],
 )
 def test_splitting(pre: str, text: str, pieces: list[str]) -> None:
