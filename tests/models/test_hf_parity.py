@@ -18,40 +18,40 @@ from engine.models.hf_config import read_json, shape_from_config
 from engine.models.local import LocalModel
 from engine.models.safetensors_reader import SafetensorsReader
 
-SIZES: dict[str, Any] = dict(
-    vocab_size=96,
-    hidden_size=48,
-    num_hidden_layers=3,
-    num_attention_heads=6,
-    num_key_value_heads=2,
-    intermediate_size=80,
-    max_position_embeddings=256,
-)
-LLAMA3 = dict(
-    rope_type="llama3",
-    rope_theta=500000.0,
-    factor=8.0,
-    low_freq_factor=1.0,
-    high_freq_factor=4.0,
-    original_max_position_embeddings=64,
-)
-YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=64)
+SIZES: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "intermediate_size": 80,
+    "max_position_embeddings": 256,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
-    "llama-tied": ("Llama", dict(tie_word_embeddings=True)),
-    "llama-bias": ("Llama", dict(attention_bias=True)),
-    "llama-head-dim": ("Llama", dict(head_dim=16)),
-    "llama-theta": ("Llama", dict(rope_parameters=dict(rope_type="default", rope_theta=50000.0))),
-    "llama-llama3": ("Llama", dict(rope_parameters=LLAMA3)),
-    "llama-linear": ("Llama", dict(rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=2.0))),
-    "llama-yarn": ("Llama", dict(rope_parameters=YARN)),
-    "llama-yarn-factor": ("Llama", dict(rope_parameters={**YARN, "attention_factor": 0.7, "beta_fast": 16})),
-    "mistral": ("Mistral", dict(sliding_window=None)),
-    "mistral-window": ("Mistral", dict(sliding_window=128)),
+    "llama-tied": ("Llama", {"tie_word_embeddings": True}),
+    "llama-bias": ("Llama", {"attention_bias": True}),
+    "llama-head-dim": ("Llama", {"head_dim": 16}),
+    "llama-theta": ("Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 50000.0}}),
+    "llama-llama3": ("Llama", {"rope_parameters": LLAMA3}),
+    "llama-linear": ("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}),
+    "llama-yarn": ("Llama", {"rope_parameters": YARN}),
+    "llama-yarn-factor": ("Llama", {"rope_parameters": {**YARN, "attention_factor": 0.7, "beta_fast": 16}}),
+    "mistral": ("Mistral", {"sliding_window": None}),
+    "mistral-window": ("Mistral", {"sliding_window": 128}),
     "qwen2": ("Qwen2", {}),
-    "qwen2-tied": ("Qwen2", dict(tie_word_embeddings=True)),
-    "qwen3": ("Qwen3", dict(head_dim=16)),
-    "qwen3-bias": ("Qwen3", dict(head_dim=8, attention_bias=True)),
+    "qwen2-tied": ("Qwen2", {"tie_word_embeddings": True}),
+    "qwen3": ("Qwen3", {"head_dim": 16}),
+    "qwen3-bias": ("Qwen3", {"head_dim": 8, "attention_bias": True}),
 }
 IDS = torch.arange(1, 91).remainder(96).tolist()  # 90 tokens: past the scaled contexts of 64
 
@@ -143,7 +143,9 @@ def test_truncated_file_is_named_with_its_bytes(shard: str, tmp_path: Path) -> N
     victim = sorted(tmp_path.glob("*.safetensors"))[-1]
     data = victim.read_bytes()
     victim.write_bytes(data[:-1000])
-    with pytest.raises(UserError, match=rf"{victim.name} is truncated: {len(data) - 1000} bytes .* {len(data)}"):
+    with pytest.raises(
+        UserError, match=rf"{victim.name} is truncated: {len(data) - 1000} bytes .* {len(data)}"
+    ):
         ours(tmp_path)
 
 
