@@ -29,7 +29,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Answer:
-    """A job's output. started: perf_counter seconds at which the engine got it; its times count from there."""
+    """A job's output. started: perf_counter seconds when the engine got it; its times count from there."""
 
     job: Job
     started: float
