@@ -48,7 +48,7 @@ class PageLedger:
     def admit(self, request: Request, tokens: int, spare: int) -> bool:
         """Give a request pages for `tokens` tokens, cached prefix included, if `spare` pages are left over.
 
-        Whether it succeeded; nothing has changed if not, except that the prefix counts as used.
+        Its lengths then count the cached prefix. Whether it succeeded; nothing has changed if not, except that the prefix counts as used.
         """
         cached, node = self.cache.match(request.cache_key)
         self.cache.lock(node)
@@ -58,6 +58,7 @@ class PageLedger:
             return False
         request.cache_node = node
         request.shared_pages = len(cached)
+        request.kv_committed = request.bound = len(cached) * self.page_size
         request.pages = cached + self._take(missing)
         return True
 

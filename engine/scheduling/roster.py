@@ -64,7 +64,6 @@ class Roster:
         """Give a row to a request that has its pages."""
         request.row = self._free_rows.pop()
         request.state = State.PREFILL
-        request.kv_committed = request.bound = request.shared_pages * self._ledger.page_size
         self.prefilling[request] = None
 
     def begin_decoding(self, request: Request) -> None:
