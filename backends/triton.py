@@ -1,0 +1,115 @@
+"""Attention and token-wise operations as Syncless's own Triton kernels; interpreted where there is no GPU.
+
+Settles how Triton runs in this process, sizes the split workspace, and hands the passes to the kernels.
+Importable without torch and Triton.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from backends.base import AttentionBackend, AttentionContext
+from engine.batch import ForwardBatch, HostLens, LayerKV, Mode
+from engine.build import number
+from engine.errors import UserError
+from engine.lazy import lazy_import
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from kernels import attention_decode, attention_extend
+else:
+    torch = lazy_import("torch")
+    attention_decode = lazy_import("kernels.attention_decode")
+    attention_extend = lazy_import("kernels.attention_extend")
+
+log = logging.getLogger("syncless")
+
+_PROGRAMS_PER_PROCESSOR = 4  # of a GPU's multiprocessors: enough to hide the latency of scattered loads
+
+
+class TritonAttention(AttentionBackend):
+    """Sizes come from the bounds, work from the device lengths: the same launch serves any lengths below."""
+
+    host_lens = HostLens.BOUND  # the number of splits is chosen from the largest bound
+    tree_mask = True  # read in the kernel
+    device_metadata = True  # there is none: page table and lengths are read in the kernels
+    page_sizes = None  # the page size is a constant of the compiled kernel
+    dtypes = {"cpu": ("float32",), "cuda": ("float32", "bfloat16", "float16")}  # noqa: RUF012
+    max_verify_width = 16  # all tokens of a request share one block of new keys
+
+    @dataclass(frozen=True)
+    class Config:
+        """kv_splits: parts of the prefix that decode works on at a time; 0 chooses by batch and context."""
+
+        kv_splits: int = number(0, ge=0, le=32)
+
+    def __init__(self, config: Config, context: AttentionContext) -> None:
+        _settle_triton(context.device.type)
+        from backends.triton_ops import TritonOps  # decorates kernels, which fixes how they run
+
+        self._context = context
+        self.ops = TritonOps()
+        self._plan = attention_decode.SplitPlan(_programs(context.device), config.kv_splits)
+        cells = self._plan.cells(context.max_rows, context.max_width, context.num_heads)
+        self._workspace = attention_decode.Workspace.allocate(cells, context.head_dim, context.device)
+
+    def init_forward_metadata(self, batch: ForwardBatch) -> None:
+        """Nothing to prepare: the kernels read the batch itself."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, kv: LayerKV, batch: ForwardBatch) -> Tensor:
+        scale, page_size = self._context.scale, self._context.page_size
+        if batch.mode is Mode.EXTEND:
+            out = attention_extend.attention_extend(q, kv, batch, scale, page_size)
+        else:
+            out = attention_decode.attention_decode(
+                q, kv, batch, scale, page_size, self._plan, self._workspace
+            )
+        return out.flatten(1)
+
+
+def _programs(device: torch.device) -> int:
+    if device.type == "cpu":
+        return 1  # interpreted programs run one after another: a split only adds work
+    return _PROGRAMS_PER_PROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _settle_triton(device_type: str) -> None:
+    """Turn the interpreter on for the CPU before Triton is loaded; refuse what can no longer be had."""
+    if find_spec("triton") is None:
+        raise UserError(
+            "attention=triton needs the package triton, which is not installed (it exists for Linux only): "
+            "pip install 'triton>=3.6,<3.8', or choose attention=torch"
+        )
+    interpret = device_type == "cpu"
+    if interpret and "triton" not in sys.modules:
+        os.environ["TRITON_INTERPRET"] = "1"
+    from kernels.launch import INTERPRETED
+
+    if interpret != INTERPRETED:
+        raise UserError(_CLASH[INTERPRETED])
+    if interpret:
+        _announce_interpreter()
+
+
+@cache
+def _announce_interpreter() -> None:
+    log.warning(
+        "attention=triton without a GPU runs in Triton's interpreter: correct, but about one token a second "
+        "of a 135M model; attention=torch is the fast choice on a CPU"
+    )
+
+
+_CLASH = {
+    True: "attention=triton on a GPU found Triton in interpreter mode: unset TRITON_INTERPRET, or, if this "
+    "process used attention=triton on the CPU before, start a new one",
+    False: "attention=triton on the CPU needs Triton's interpreter, but Triton was already loaded for a GPU "
+    "in this process: start with TRITON_INTERPRET=1 in the environment, or choose attention=torch",
+}

@@ -1,0 +1,163 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# ruff: noqa: N803
+"""The attention kernel: one tile of queries against a range of its request's paged keys.
+
+Extend and split-KV decode are two launches of it. It reads page table and lengths on the device and knows no
+host length. The new tokens are read from the pool too: they lie at positions seq_len onwards, in the order of
+the batch. Online softmax: Milakov & Gimelshein 2018. Splits of the keys: Dao et al. 2023, "Flash-Decoding".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from engine.batch import ForwardBatch, LayerKV
+from kernels.launch import INTERPRETED, jit, power_of_two
+
+LOG2_E = 1.0 / math.log(2.0)
+
+
+@jit(do_not_specialize=["splits"])
+def _attention_tile(
+    q_ptr, k_ptr, v_ptr, out_ptr, sums_ptr, stats_ptr, table_ptr, rows_ptr, lens_ptr, start_ptr, tree_ptr,
+    scale, splits, q_token, q_head, pool_slot, pool_head, table_row,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr, D: tl.constexpr, D_P: tl.constexpr,
+    PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    TREE: tl.constexpr, SPLIT: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    # Grid: (query tiles, requests, blocks of PACK KV heads * splits). Tile rows: query tokens x heads of a
+    # block; tile columns: positions x KV heads of a block. scale includes log2(e).
+    request = tl.program_id(1)
+    block = tl.program_id(2) // splits
+    split = tl.program_id(2) % splits
+    first = tl.load(start_ptr + request)
+    count = tl.load(start_ptr + request + 1) - first
+    tile = tl.program_id(0) * BLOCK_M
+    if tile >= count * (GROUP * PACK):
+        return
+
+    row = tile + tl.arange(0, BLOCK_M)
+    node = row // (GROUP * PACK)
+    in_block = row % (GROUP * PACK)
+    head = block * (GROUP * PACK) + in_block
+    token = (first + node).to(tl.int64)
+    d = tl.arange(0, D_P)
+    q_mask = (node < count)[:, None] & (d < D)[None, :]
+    q = tl.load(q_ptr + (token * q_token + head * q_head)[:, None] + d[None, :], mask=q_mask, other=0.0)
+    if UPCAST:
+        q = q.to(tl.float32)
+
+    acc = tl.full((BLOCK_M, D_P), 0.0, tl.float32)
+    top = tl.full((BLOCK_M,), -1e30, tl.float32)  # finite: where nothing is visible, inf - inf must not arise
+    total = tl.full((BLOCK_M,), 0.0, tl.float32)
+
+    length = tl.load(lens_ptr + request)
+    reach = length + count  # keys that some row of this tile may see
+    if not TREE:
+        reach = tl.minimum(reach, length + (tile + BLOCK_M - 1) // (GROUP * PACK) + 1)
+    chunk = ((reach + splits - 1) // splits + BLOCK_N - 1) // BLOCK_N * BLOCK_N
+    end = tl.minimum(reach, (split + 1) * chunk)
+    table = table_ptr + tl.load(rows_ptr + request).to(tl.int64) * table_row
+    column = tl.arange(0, BLOCK_N)
+    kv_head = block * PACK + column % PACK
+    for at in range(split * chunk, end, BLOCK_N // PACK):
+        position = at + column // PACK
+        live = position < end
+        if BLOCK_N % PACK != 0:
+            live = live & (column < BLOCK_N // PACK * PACK)
+        page = tl.load(table + position // PAGE, mask=live, other=0).to(tl.int64)
+        lane = ((page * PAGE + position % PAGE) * pool_slot + kv_head * pool_head)[:, None] + d[None, :]
+        loaded = live[:, None] & (d < D)[None, :]
+        keys = tl.load(k_ptr + lane, mask=loaded, other=0.0)
+        values = tl.load(v_ptr + lane, mask=loaded, other=0.0)
+        if UPCAST:
+            keys = keys.to(tl.float32)
+            values = values.to(tl.float32)
+
+        fresh = (position - length)[None, :]  # index among the new tokens; negative in the prefix
+        if TREE:
+            cell = (token * count)[:, None] + fresh
+            asked = (node < count)[:, None] & (fresh >= 0) & live[None, :]
+            allowed = tl.load(tree_ptr + cell, mask=asked, other=0) != 0
+            visible = (fresh < 0) | allowed | (fresh == node[:, None])
+        else:
+            visible = fresh <= node[:, None]
+        visible = visible & live[None, :]
+        if PACK > 1:
+            visible = visible & ((column % PACK)[None, :] == (in_block // GROUP)[:, None])
+
+        scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * scale
+        scores = tl.where(visible, scores, float("-inf"))
+        new_top = tl.maximum(top, tl.max(scores, axis=1))
+        weights = tl.exp2(scores - new_top[:, None])
+        shrink = tl.exp2(top - new_top)
+        total = total * shrink + tl.sum(weights, axis=1)
+        acc = acc * shrink[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+        top = new_top
+
+    if SPLIT:
+        cell = (token * HEADS + head) * splits + split
+        tl.store(sums_ptr + (cell * D)[:, None] + d[None, :], acc, mask=q_mask)
+        tl.store(stats_ptr + cell * 2, top, mask=node < count)
+        tl.store(stats_ptr + cell * 2 + 1, total, mask=node < count)
+    else:
+        out = acc / tl.where(total > 0.0, total, 1.0)[:, None]
+        target = out_ptr + ((token * HEADS + head) * D)[:, None] + d[None, :]
+        tl.store(target, out.to(out_ptr.dtype.element_ty), mask=q_mask)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Block sizes of one launch, powers of two from 16 up (the least that a GPU's dot takes).
+
+    heads: KV heads that share a tile, a divisor of their number. More than one multiplies the arithmetic by
+    it: only for the interpreter, where each operation costs the same whatever its size.
+    """
+
+    rows: int
+    keys: int
+    heads: int = 1
+    warps: int = 4
+    stages: int = 2
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Where splits leave unnormalised results, fp32: sums [T, Hq, splits, D], stats [T, Hq, splits, 2]
+    (the largest score, and the weight below it)."""
+
+    splits: int
+    sums: Tensor
+    stats: Tensor
+
+
+def launch(
+    q: Tensor, kv: LayerKV, batch: ForwardBatch, scale: float, page_size: int, tile: Tile,
+    partial: Partial | None = None,
+) -> Tensor:  # fmt: skip
+    """q [T, Hq, D], last axis contiguous -> [T, Hq, D]; uninitialised when `partial` is given, which then
+    holds what is to be merged into it. The KV of the new tokens must be in `kv`."""
+    heads, kv_heads, dim = q.shape[1], kv.k.shape[1], q.shape[2]
+    group = heads // kv_heads
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    splits = partial.splits if partial else 1
+    tree = batch.tree_mask
+    tiles = triton.cdiv(batch.max_query * group * tile.heads, tile.rows)
+    _attention_tile[(tiles, batch.size, kv_heads // tile.heads * splits)](
+        q, kv.k, kv.v, out, partial.sums if partial else out, partial.stats if partial else out,
+        batch.page_table, batch.rows, batch.seq_lens.device, batch.query_start,
+        batch.query_start if tree is None else tree.view(torch.uint8),
+        scale * LOG2_E, splits, q.stride(0), q.stride(1), kv.k.stride(0), kv.k.stride(1),
+        batch.page_table.stride(0),
+        HEADS=heads, GROUP=group, PACK=tile.heads, D=dim, D_P=power_of_two(max(dim, 16)), PAGE=page_size,
+        BLOCK_M=tile.rows, BLOCK_N=tile.keys, TREE=tree is not None, SPLIT=partial is not None,
+        UPCAST=INTERPRETED,  # bf16 arithmetic is wrong there, without a word
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return out

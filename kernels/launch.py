@@ -1,0 +1,35 @@
+"""How kernels are run in this process: compiled for a GPU or interpreted on the CPU, and the sizes that suit.
+
+Knows no kernel. Triton decides when a kernel is decorated, so this is fixed at the first import.
+"""
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.runtime.jit import JITFunction
+
+# Triton's own functions were decorated when it was first imported: they tell what this process can still do.
+INTERPRETED: bool = not isinstance(tl.sum, JITFunction)
+
+jit: Any = triton.jit  # a kernel's body is Triton's language, not Python for a type checker
+
+# In the interpreter an operation costs about the same whatever its size; Triton allows 2^20 elements.
+INTERPRETED_TILE = 1 << 18
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is at least n; Triton's ranges must be powers of two."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def tile_rows(rows: int, columns: int) -> int:
+    """Rows of an element-wise tile of `columns` (a power of two): one on a GPU, all that fit otherwise."""
+    if not INTERPRETED:
+        return 1
+    return min(power_of_two(rows), max(1, INTERPRETED_TILE // columns))
+
+
+def warps_for(elements: int) -> int:
+    """Warps of an element-wise tile: 8 elements a thread, 1 to 16 warps."""
+    return min(16, max(1, power_of_two(elements) // 256))
