@@ -6,7 +6,7 @@ Legend: R table rows, V vocabulary, n new rows, K words of a packed row, L posit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -33,30 +33,29 @@ SHORT_WORDS = _STOP_AT + MAX_STOP_IDS
 FULL_WORDS = SHORT_WORDS + 2 * MAX_BIASES
 
 
-def pack(row: SamplingRow) -> Ints:
-    """int32 [FULL_WORDS]: one row with room for its biases; floats by their bits, the key as two words, low
-    first."""
-    words = np.full(FULL_WORDS, -1, dtype=np.int32)
-    words[:_KEY_AT] = _scalars(row)
-    words[_KEY_AT:_STOP_AT] = np.array([row.key & (1 << 64) - 1], dtype=np.uint64).view(np.int32)
-    words[_STOP_AT : _STOP_AT + len(row.stop_ids)] = row.stop_ids
+def pack(row: SamplingRow, words: int = FULL_WORDS) -> Ints:
+    """int32 [words]: floats by their bits, the key as two words, low first, -1 padded lists. SHORT_WORDS
+    leaves no room for biases."""
+    packed = np.full(words, -1, dtype=np.int32)
+    packed[: len(_FLOATS)] = _bits(getattr(row, name) for name in _FLOATS)
+    packed[len(_FLOATS) : _KEY_AT] = [getattr(row, name) for name in _INTS]
+    packed[_KEY_AT:_STOP_AT] = np.array([row.key & (1 << 64) - 1], dtype="<u8").view(np.int32)
+    packed[_STOP_AT : _STOP_AT + len(row.stop_ids)] = row.stop_ids
     if row.bias:
-        ids, values = zip(*row.bias, strict=True)
-        words[SHORT_WORDS : SHORT_WORDS + len(ids)] = ids
-        at = SHORT_WORDS + MAX_BIASES
-        words[at : at + len(ids)] = np.array(values, dtype=np.float32).view(np.int32)
-    return words
+        packed[SHORT_WORDS : SHORT_WORDS + len(row.bias)] = [token for token, _ in row.bias]
+        values = SHORT_WORDS + MAX_BIASES
+        packed[values : values + len(row.bias)] = _bits(bias for _, bias in row.bias)
+    return packed
 
 
 def pack_rows(rows: Sequence[SamplingRow]) -> Ints:
     """int32 [n, K]: the rows of one upload; K is SHORT_WORDS unless one of them has a logit bias."""
     words = FULL_WORDS if any(row.bias for row in rows) else SHORT_WORDS
-    return np.stack([pack(row)[:words] for row in rows])
+    return np.stack([pack(row, words) for row in rows])
 
 
-def _scalars(row: SamplingRow) -> Ints:
-    floats = np.array([getattr(row, name) for name in _FLOATS], dtype=np.float32).view(np.int32)
-    return np.concatenate((floats, np.array([getattr(row, name) for name in _INTS], dtype=np.int32)))
+def _bits(values: Iterable[float]) -> Ints:
+    return np.array(list(values), dtype=np.float32).view(np.int32)
 
 
 class SamplingColumns:

@@ -39,8 +39,8 @@ def _keep_heaviest(weights: Tensor, goal: Tensor, active: Tensor, *, by_mass: bo
     above = torch.gt(weights, cut, out=torch.empty_like(weights))
     level = torch.eq(weights, cut, out=torch.empty_like(weights))
     missing = goal - sum_rows(above * weights if by_mass else above)
-    ties = missing / cut.squeeze(1) if by_mass else missing
-    level *= level.cumsum(-1) < ties.unsqueeze(1) + 1  # the first ceil(ties) of them
+    ties = (missing / cut.squeeze(1) if by_mass else missing).ceil().clamp_min(1)
+    level *= level.cumsum(-1) <= ties.unsqueeze(1)
     return above.add_(level).mul_(weights)
 
 
