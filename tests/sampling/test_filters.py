@@ -120,6 +120,14 @@ def test_inverse_cdf_is_the_running_sum(vocab):
     assert (coin < high + 1e-6).all()
 
 
+@pytest.mark.parametrize("vocab", [4, 512])
+def test_a_coin_on_an_edge_belongs_to_the_next_token(vocab):
+    weights = torch.zeros(3, vocab)
+    weights[:, [0, 3]] = 1.0
+    coin = torch.tensor([0.5 - 2.0**-40, 0.5, 0.5 + 2.0**-40], dtype=torch.float64)
+    assert inverse_cdf(weights, coin).tolist() == [0, 3, 3]
+
+
 @pytest.mark.parametrize("vocab", [5, 64, 512, 1000])
 @pytest.mark.parametrize("coin", [2.0**-53, 1 - 2.0**-53])
 @pytest.mark.parametrize("place", ["first", "last", "middle"])

@@ -118,9 +118,10 @@ def test_greedy_rows_take_the_largest_logit_in_any_class(cls):
 
 def test_top_k_one_and_a_tiny_temperature_are_greedy():
     torch.manual_seed(0)
-    logits = torch.randn(50, 300)
+    logits = torch.randn(50, 300) * 30
     best = logits.argmax(-1).tolist()
     for params in (
+        SamplingParams(temperature=1e-38),
         SamplingParams(temperature=1, top_k=1),
         SamplingParams(temperature=1e-30),
         SamplingParams(temperature=5e-324),
