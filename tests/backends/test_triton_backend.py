@@ -1,4 +1,4 @@
-"""The Triton backend against float64 loops and against the torch backend: on a GPU, else in the interpreter."""
+"""The Triton backend against float64 loops and the torch backend: on a GPU, else in the interpreter."""
 
 from __future__ import annotations
 

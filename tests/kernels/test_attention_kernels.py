@@ -1,0 +1,93 @@
+"""The attention kernel at tile sizes that force several blocks, tiles and splits, against float64 loops."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "backends"))
+
+from attention_cases import Case, build, close, extend, reference, verify
+
+from kernels.attention_decode import SplitPlan, Workspace, merge
+from kernels.attention_tile import Partial, Tile, launch
+from kernels.launch import power_of_two
+
+CUDA = torch.cuda.is_available()
+DEVICES = [
+    pytest.param(
+        "cpu", torch.float32, marks=pytest.mark.skipif(CUDA, reason="Triton is compiled in this process")
+    ),
+    *(
+        pytest.param(
+            "cuda", t, marks=[pytest.mark.gpu, pytest.mark.skipif(not CUDA, reason="no CUDA device")]
+        )
+        for t in (torch.float32, torch.bfloat16, torch.float16)
+    ),
+]
+devices = pytest.mark.parametrize(("device", "dtype"), DEVICES)
+CASES = [
+    verify(1, lens=(37, 0, 70), dim=32),
+    verify(16, lens=(37, 0), heads=4, kv_heads=1, tree=True),
+    verify(5, lens=(20,), page_size=1, heads=9, kv_heads=3),
+    extend((33, 2), (0, 21), heads=4, kv_heads=2),
+]
+
+
+def attend(case: Case, tile: Tile, splits: int) -> None:
+    world = build(case)
+    args = (world.q, world.kv, world.batch, world.context.scale, case.page_size, tile)
+    if splits == 1:
+        out = launch(*args)
+    else:
+        room = Workspace.allocate(world.q.shape[0] * case.heads * splits, case.dim, world.context.device)
+        room.sums.fill_(float("nan"))
+        partial = Partial(splits, room.sums, room.stats)
+        out = merge(partial, launch(*args, partial))
+    close(out.flatten(1), reference(world), case.dtype)
+
+
+@devices
+@pytest.mark.parametrize("splits", [1, 2, 3, 7])
+@pytest.mark.parametrize("case", CASES, ids=["decode", "tree", "chain", "extend"])
+def test_blocks_and_splits(device: str, dtype: torch.dtype, splits: int, case: Case) -> None:
+    attend(Case(**{**vars(case), "device": device, "dtype": dtype}), Tile(16, 16), splits)
+
+
+@devices
+@pytest.mark.parametrize("rows", [16, 32, 64])
+@pytest.mark.parametrize("keys", [16, 32, 64, 128])
+def test_tile_sizes(device: str, dtype: torch.dtype, rows: int, keys: int) -> None:
+    attend(extend((40, 7), (9, 50), device=device, dtype=dtype), Tile(rows, keys), 1)
+
+
+@devices
+@pytest.mark.parametrize("case", CASES, ids=["decode", "tree", "chain", "extend"])
+def test_all_heads_in_one_tile(device: str, dtype: torch.dtype, case: Case) -> None:
+    attend(Case(**{**vars(case), "device": device, "dtype": dtype}), Tile(16, 32, heads=case.kv_heads), 2)
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 64, 256])
+@pytest.mark.parametrize("width", [1, 5, 16])
+@pytest.mark.parametrize("bound", [0, 1, 500, 100_000])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(9, 3), (32, 8), (64, 1)])
+@pytest.mark.parametrize("fixed", [0, 3])
+def test_workspace_holds_every_plan(
+    size: int, width: int, bound: int, heads: int, kv_heads: int, fixed: int
+) -> None:
+    world = build(verify(width, lens=(1,), max_context=64))
+    lens = type(world.batch.seq_lens)(world.batch.seq_lens.device, (bound,) * size)
+    batch = type(world.batch)(**{**vars(world.batch), "seq_lens": lens, "query_lens": (width,) * size})
+    plan = SplitPlan(programs=528, fixed=fixed)
+    splits = plan.splits(batch, heads // kv_heads, kv_heads)
+    assert splits >= 1
+    if splits > 1:
+        assert size * width * heads * splits <= plan.cells(256, 16, heads)
+
+
+@pytest.mark.parametrize(("n", "expected"), [(0, 1), (1, 1), (2, 2), (3, 4), (16, 16), (17, 32), (576, 1024)])
+def test_power_of_two(n: int, expected: int) -> None:
+    assert power_of_two(n) == expected
