@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from engine.batch import SamplingClass, SamplingRow
 from engine.build import number
@@ -173,12 +173,10 @@ def _field_problems(params: SamplingConfig, spec: dataclasses.Field[Any]) -> lis
 
 
 def _number_problems(name: str, value: object, limits: Mapping[str, float], *, whole: bool) -> list[str]:
-    kinds = int if whole else (int, float)
-    allowed = f"{'an integer' if whole else 'a number'} {_range(limits)}"
-    right_type = isinstance(value, kinds) and not isinstance(value, bool)
-    if not right_type or not _within(value, limits):  # type: ignore[arg-type]
-        return [f"{name}={value!r} has to be {allowed}"]
-    return []
+    is_number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    if is_number and _within(cast(float, value), limits):
+        return []
+    return [f"{name}={value!r} has to be {'an integer' if whole else 'a number'} {_range(limits)}"]
 
 
 def _within(value: float, limits: Mapping[str, float]) -> bool:

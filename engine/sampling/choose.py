@@ -14,10 +14,11 @@ _BLOCK_SIZES = (256, 128, 64, 32)
 
 def argmax_tokens(logits: Tensor) -> Tensor:
     """int64 [N]: the first index of each row's largest value."""
-    size = _block_size(logits.shape[1])
+    rows, vocab = logits.shape
+    size = _block_size(vocab)
     if size == 0:
         return logits.argmax(-1)
-    blocks = logits.reshape(logits.shape[0], -1, size)
+    blocks = logits.reshape(rows, vocab // size, size)
     block = blocks.amax(-1).argmax(-1)
     return block * size + _take_block(blocks, block).argmax(-1)
 
@@ -30,7 +31,7 @@ def inverse_cdf(weights: Tensor, coin: Tensor) -> Tensor:
     """
     rows, vocab = weights.shape
     size = _block_size(vocab) or vocab
-    blocks = weights.reshape(rows, -1, size)
+    blocks = weights.reshape(rows, vocab // size, size)
     block, rest = _pick(blocks.sum(-1).double(), coin)
     within, _ = _pick(_take_block(blocks, block).double(), rest)
     return block * size + within
@@ -41,7 +42,7 @@ def sum_rows(values: Tensor) -> Tensor:
     CPU)."""
     rows, vocab = values.shape
     size = _block_size(vocab)
-    return values.reshape(rows, -1, size).sum(-1).sum(-1) if size else values.sum(-1)
+    return values.reshape(rows, vocab // size, size).sum(-1).sum(-1) if size else values.sum(-1)
 
 
 def _pick(weights: Tensor, coin: Tensor) -> tuple[Tensor, Tensor]:

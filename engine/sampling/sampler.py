@@ -26,14 +26,12 @@ LOGPROB_FLOOR = -9999.0  # stands for minus infinity, which JSON cannot say
 class Sampled:
     """tokens: int32 [N]. logprobs: fp32 [N] of the token under the model's unfiltered distribution (softmax
     of the raw logits), finite; None unless asked for. top_ids int32 [N, K] and top_logprobs fp32 [N, K]:
-    the K likeliest, best first; None for K = 0. margin: fp32 [N], see Sampler; None unless the sampler
-    reports it."""
+    the K likeliest, best first; None for K = 0."""
 
     tokens: Tensor
     logprobs: Tensor | None = None
     top_ids: Tensor | None = None
     top_logprobs: Tensor | None = None
-    margin: Tensor | None = None
 
 
 class Sampler:
@@ -44,13 +42,7 @@ class Sampler:
     A draw depends on the node's logits and its request alone, never on the batch, so a draft is accepted
     exactly when it equals the draw (speculative.accept), and seeded output is the same with and without
     speculation.
-
-    margins: also report how far each choice was from another one: for a greedy row the gap of the two largest
-    shaped logits, for a sampled row the coin's distance from the edges of the drawn token's interval.
     """
-
-    def __init__(self, *, margins: bool = False) -> None:
-        self._margins = margins
 
     def __call__(
         self,
@@ -70,21 +62,11 @@ class Sampler:
         """
         shaped = shape_logits(logits, rows, positions, columns, ancestors) if cls.shaped else logits
         tokens = argmax_tokens(shaped)
-        margin = top2_gap(shaped) if self._margins else None
         if cls.sampled:
             weights, greedy = _weights(shaped, rows, columns, cls)
-            coin = uniform(columns.key[rows], positions)
-            drawn = inverse_cdf(weights, coin)
+            drawn = inverse_cdf(weights, uniform(columns.key[rows], positions))
             tokens = torch.where(greedy, tokens, drawn)
-            if margin is not None:
-                margin = torch.where(greedy, margin, _coin_margin(weights, coin, drawn))
-        return _with_logprobs(logits, tokens, cls.top_logprobs, margin)
-
-
-def top2_gap(logits: Tensor) -> Tensor:
-    """fp32 [N]: the largest logit minus the second largest. Needs V >= 2."""
-    best = logits.topk(2, dim=-1).values
-    return best[:, 0] - best[:, 1]
+        return _with_logprobs(logits, tokens, cls.top_logprobs)
 
 
 def _weights(
@@ -101,22 +83,12 @@ def _weights(
     return weights, greedy
 
 
-def _coin_margin(weights: Tensor, coin: Tensor, drawn: Tensor) -> Tensor:
-    """fp32 [N]: distance of the coin from the nearer edge of the drawn token's interval."""
-    share = weights.double()
-    share = share / share.sum(-1, keepdim=True)
-    index = drawn.unsqueeze(1)
-    high = share.cumsum(-1).gather(1, index).squeeze(1)
-    low = high - share.gather(1, index).squeeze(1)
-    return torch.minimum(high - coin, coin - low).clamp_min(0.0).float()
-
-
-def _with_logprobs(logits: Tensor, tokens: Tensor, best: int, margin: Tensor | None) -> Sampled:
+def _with_logprobs(logits: Tensor, tokens: Tensor, best: int) -> Sampled:
     if best < 0:
-        return Sampled(tokens.int(), margin=margin)
+        return Sampled(tokens.int())
     norm = logits.logsumexp(-1, keepdim=True)
     own = (logits.gather(1, tokens.unsqueeze(1)) - norm).squeeze(1).clamp_min(LOGPROB_FLOOR)
     if best == 0:
-        return Sampled(tokens.int(), own, margin=margin)
+        return Sampled(tokens.int(), own)
     values, ids = logits.topk(min(best, logits.shape[1]), dim=-1)
-    return Sampled(tokens.int(), own, ids.int(), (values - norm).clamp_min(LOGPROB_FLOOR), margin)
+    return Sampled(tokens.int(), own, ids.int(), (values - norm).clamp_min(LOGPROB_FLOOR))

@@ -172,6 +172,13 @@ def test_the_default_option_holds_the_defaults():
     )
 
 
+@pytest.mark.parametrize("given", ["\n", ["\n"]])
+def test_a_config_takes_one_stop_text_or_a_list(given):
+    config = make_config(SamplingParams, {"stop": given, "logit_bias": {5: -100}}, "sampling")
+    params = SamplingParams.from_config(config)
+    assert (params.stop, params.logit_bias) == (("\n",), {5: -100.0})
+
+
 def test_wrong_types_from_a_config_are_named():
     with pytest.raises(UserError, match=r"sampling\.top_k=-3 has to be at least 0"):
         make_config(SamplingParams, {"top_k": -3}, "sampling")

@@ -10,7 +10,7 @@ from sampling_reference import chi_square_p, distribution, shaped_logits
 from engine.batch import SamplingClass, SamplingRow
 from engine.params import SamplingParams, sample_key
 from engine.sampling.columns import SamplingColumns, pack_rows
-from engine.sampling.sampler import LOGPROB_FLOOR, Sampler, top2_gap
+from engine.sampling.sampler import LOGPROB_FLOOR, Sampler
 
 CPU = torch.device("cpu")
 EVERYTHING = SamplingClass(sampled=True, filters=True, shaped=True)
@@ -276,21 +276,13 @@ def test_p11_drafted_tokens_on_the_path_count_as_output():
     assert torch.equal(columns.output_counts, before)  # P12: drafting records nothing
 
 
-def test_margins_say_how_near_another_answer_was():
-    logits = torch.tensor([[1.0, 3.0, 2.5, 0.0]]).repeat(200, 1)
-    rows = [SamplingRow()] + [SamplingRow(temperature=1.0, key=sample_key(s, 0)) for s in range(199)]
-    columns = table(rows, 4)
-    args = (logits, torch.arange(1, 201), torch.full((200,), 5), columns, SamplingClass(sampled=True))
-    got = Sampler(margins=True)(*args)
-    assert got.margin[0].item() == pytest.approx(0.5)
-    assert torch.equal(got.tokens, Sampler()(*args).tokens)
-    share = logits[0].double().softmax(-1)
-    edges = torch.cat((torch.zeros(1), share.cumsum(-1)))
-    widest = (share / 2)[got.tokens[1:].long()]
-    assert (got.margin[1:] <= widest + 1e-7).all()
-    assert (got.margin >= 0).all()
-    assert edges[-1].item() == pytest.approx(1.0)
-    assert top2_gap(logits)[0].item() == pytest.approx(0.5)
+@pytest.mark.parametrize("vocab", [30, 512])
+@pytest.mark.parametrize("cls", [SamplingClass(), SamplingClass(True, True, True, 3)], ids=str)
+def test_no_rows_are_no_tokens(cls, vocab):
+    none = torch.empty(0, dtype=torch.int64)
+    got = Sampler()(torch.empty(0, vocab), none, none, table([SamplingRow()], vocab), cls)
+    assert got.tokens.shape == (0,)
+    assert got.logprobs is None or got.logprobs.shape == (0,)
 
 
 def test_the_logits_given_are_left_unchanged():

@@ -148,3 +148,11 @@ def test_the_padding_row_never_ends():
 def test_a_late_step_past_the_end_stays_in_range():
     assert trim_one([3, 4], ends([STOP], max_len=5), seq_len=30) == (1, Finish.LENGTH)
     assert trim_one([3], ends([STOP], max_len=5), seq_len=30) == (1, Finish.LENGTH)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_an_empty_batch_works(width):
+    none = torch.empty(0, dtype=torch.int32)
+    taken = accept(chain(torch.empty(0, width, dtype=torch.int32)), torch.empty(0, width, dtype=torch.int32))
+    n, finish = trim(taken.emitted, taken.n_accepted + 1, none, none.long(), ends([STOP]))
+    assert n.shape == finish.shape == (0,)
