@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from engine.compose import Resolved, compose
+from engine.conf_tree import conf_tree
 from engine.facts import Facts, Slot, gather
 from engine.memory import MemoryPlan, PlanSizes, auto_context, auto_tokens, kv_layout, memory_plan
+from engine.overrides import chosen_options
 from engine.rules import Verdict, verdicts
 from engine.rules.graphs import host_length_causes
 
@@ -59,6 +61,11 @@ def explain(resolved: Resolved) -> Explanation:
 def explain_overrides(overrides: Sequence[str] = ()) -> Explanation:
     """The same for a command line. Raises UserError where it names something unknown."""
     return explain(compose(overrides))
+
+
+def explain_config(config: Mapping[str, Any], overrides: Sequence[str]) -> Explanation:
+    """The same for a config that these overrides have made already."""
+    return explain(Resolved(config, tuple(overrides), chosen_options(overrides, conf_tree())))
 
 
 def plan(facts: Facts) -> MemoryPlan | None:

@@ -89,6 +89,13 @@ def parse(argument: str, tree: ConfTree, *, sweep: bool = False) -> Override | N
     return Override(argument, match["prefix"] or "", key, match["package"] or "", value)
 
 
+def chosen_options(overrides: Sequence[str], tree: ConfTree) -> dict[str, str]:
+    """group -> option of a checked command line: the defaults, and what was chosen over them."""
+    found = [parse(line, tree) for line in overrides]
+    chosen = {o.key: str(o.value).strip("'\"") for o in found if o is not None and o.key in tree.groups}
+    return {**tree.defaults, **chosen}
+
+
 def is_text(key: str, tree: ConfTree) -> bool:
     """Whether the key holds free text: taken verbatim, never read as a number, list, null or interpolation.
 

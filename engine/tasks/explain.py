@@ -27,10 +27,10 @@ class Explain(Task):
         self._config = config
 
     def run(self, context: TaskContext) -> Outcome:
-        from engine.explain import explain_overrides
+        from engine.explain import explain_config
         from engine.explain_text import render
 
-        found = explain_overrides(context.overrides)
+        found = explain_config(context.config, context.overrides)
         color = context.stdout.isatty()
         text = "" if self._config.format == "json" else render(found, color=color)
         return Outcome(found.as_dict(), text)

@@ -17,7 +17,7 @@ NASTY = [
     "a, b (c) [d] {e}",
     "two\nlines",
     "tab\there",
-    "„Wie geht’s?“ — 你好 👋🏽",
+    "„Wie geht\u2019s?“ — 你好 👋🏽",
     "true",
     "null",
     "1e3",
