@@ -179,7 +179,7 @@ def test_unlocking_too_often_is_an_internal_error() -> None:
 
 @pytest.mark.parametrize("successor", [False, True])
 def test_successor_keys_separate_a_page_by_the_token_after_it(successor: bool) -> None:
-    """Draft KV at position i depends on token i + 1: a page boundary followed by another token is another page."""
+    """Draft KV at position i depends on token i + 1: another token after a page, another page."""
     cache = make(2, successor)
     a = cache.key(np.array([1, 2, 3, 4, 5], dtype=np.int32), 4)
     b = cache.key(np.array([1, 2, 3, 4, 6], dtype=np.int32), 4)

@@ -1,7 +1,7 @@
-"""A device in plain Python for scheduler tests: rows, page table, KV slots, drafts, and a model that hashes prefixes.
+"""A device in plain Python for scheduler tests: rows, page table, KV slots, drafts, a hash for a model.
 
-It checks what no real device can: that a step touches only pages its request owns, and that the KV it reads is
-that of its own prefix. The next token depends on the whole prefix, so outputs must not depend on scheduling.
+It checks what no real device can: that a step touches only pages its request owns, and that the KV it reads
+is that of its own prefix. The next token depends on the whole prefix: outputs must not depend on scheduling.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Row:
 
 
 class FakeDevice:
-    """launch/resolve as the loops call them. Steps run in launch order; results wait until they are resolved."""
+    """launch and resolve as the loops call them. Steps run in launch order; results wait to be resolved."""
 
     def __init__(self, page_size: int, width: int, need: int, drafter: str, seed: int = 0) -> None:
         self.page_size = page_size

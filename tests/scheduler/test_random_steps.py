@@ -1,4 +1,4 @@
-"""Random work on tiny pools: the accounting invariant holds after every step, every output is independent of it."""
+"""Random work on tiny pools: accounting holds after every step, and no output depends on scheduling."""
 
 from __future__ import annotations
 
