@@ -40,12 +40,24 @@ def _penalise(logits: Tensor, rows: Tensor, columns: SamplingColumns, ancestors:
     penalties are subtracted, once an output occurrence and once a distinct output token."""
     if columns.output_counts is None or columns.prompt_mask is None:
         return logits
-    counts = columns.output_counts[rows]
+    counts = columns.output_counts.index_select(0, rows)
     if ancestors is not None:
         counts.scatter_add_(1, ancestors.clamp_min(0).long(), (ancestors >= 0).int())
-    in_output = counts > 0
-    factor = columns.repetition_penalty[rows].unsqueeze(1)
-    repeated = torch.where(logits > 0, logits / factor, logits * factor)
-    logits = torch.where(columns.prompt_mask[rows] | in_output, repeated, logits)
-    logits = logits - columns.frequency_penalty[rows].unsqueeze(1) * counts
-    return logits - columns.presence_penalty[rows].unsqueeze(1) * in_output
+    counts = counts.float()
+    in_output = counts.clamp_max(1)
+    seen = columns.prompt_mask.index_select(0, rows).view(torch.uint8).float()
+    torch.maximum(seen, in_output, out=seen)
+    logits = _repetition(logits, seen, columns.repetition_penalty[rows].unsqueeze(1))
+    logits.addcmul_(columns.frequency_penalty[rows].unsqueeze(1), counts, value=-1)
+    return logits.addcmul_(columns.presence_penalty[rows].unsqueeze(1), in_output, value=-1)
+
+
+def _repetition(logits: Tensor, seen: Tensor, factor: Tensor) -> Tensor:
+    """Where `seen` (0.0 or 1.0) positive logits are divided by the factor, others multiplied by it.
+
+    In arithmetic rather than `where`, which is many times slower on the CPU; a factor of 1 changes no bit.
+    """
+    logits = logits.clamp_min(_MASKED)  # minus infinity would become NaN below
+    positive = logits.clamp_min(0)
+    change = (logits - positive).mul_(factor).addcdiv_(positive, factor).sub_(logits)
+    return logits.addcmul_(seen, change)

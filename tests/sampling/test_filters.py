@@ -18,7 +18,7 @@ def weights_of(logits: torch.Tensor) -> torch.Tensor:
 def run(weights: torch.Tensor, top_k: int, top_p: float, min_p: float) -> torch.Tensor:
     rows = len(weights)
     return apply_filters(
-        weights,
+        weights.clone(),
         torch.full((rows,), top_k, dtype=torch.int32),
         torch.full((rows,), top_p),
         torch.full((rows,), min_p),
@@ -66,7 +66,7 @@ def test_every_row_has_its_own_limits():
     weights = weights_of(torch.randn(6, 300) * 2)
     top_k, top_p, min_p = [0, 1, 40, 0, 7, 0], [1, 1, 0.9, 0.3, 1, 1.0], [0, 0, 0, 0, 0.2, 0.4]
     got = apply_filters(
-        weights, torch.tensor(top_k).int(), torch.tensor(top_p).float(), torch.tensor(min_p).float()
+        weights.clone(), torch.tensor(top_k).int(), torch.tensor(top_p).float(), torch.tensor(min_p).float()
     )
     for row, limits in enumerate(zip(top_k, top_p, min_p, strict=True)):
         expected = filtered(weights[row].double().numpy(), *limits)

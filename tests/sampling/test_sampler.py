@@ -131,6 +131,13 @@ def test_top_k_one_and_a_tiny_temperature_are_greedy():
         assert draw(seeded(params, 50), logits, 5).tokens.tolist() == best
 
 
+def test_penalties_leave_tokens_that_the_model_excludes_excluded():
+    logits = torch.tensor([[-torch.inf, -0.5, -torch.inf, -torch.inf]])
+    for penalty in (0.5, 2.0):
+        row = SamplingParams(repetition_penalty=penalty, frequency_penalty=2.0).row(4, (), 0, 0, 100)
+        assert draw([row], logits, 7, prompt=(0, 1), output=(1, 2)).tokens.item() == 1
+
+
 def test_penalties_and_bias_apply_to_greedy_rows():
     rng = np.random.default_rng(0)
     params = SamplingParams(
