@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from engine.batch import Mode, ScheduledStep, StepResult, TokenLogprob
@@ -74,7 +75,8 @@ class FutureMap:
         tensors = handle.ticket.result()
         result = _to_result(handle.step, tensors, mirrored=self.needs_cpu_seq_lens)
         if self._debug:
-            tensors[0].fill_(POISONED)
+            with torch.inference_mode():  # the buffer was made in it
+                tensors[0].fill_(POISONED)
         handle.owned = None
         return result
 

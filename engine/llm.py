@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from dependency_injector.providers import Object
 
 from engine import rules
 from engine.build import make_config, target_class
@@ -43,20 +44,36 @@ class LLM:
     def __init__(self, *overrides: str) -> None:
         resolved = compose(overrides)
         rules.check(resolved)
-        self._build(resolved.cfg, None)
+        self._build(resolved.cfg, None, {})
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], progress: Callable[[str], None] | None = None) -> LLM:
-        """From a composed, plain, checked config; `progress` gets lines of text while weights are read."""
+    def from_config(
+        cls,
+        config: Mapping[str, Any],
+        progress: Callable[[str], None] | None = None,
+        parts: Mapping[str, object] | None = None,
+    ) -> LLM:
+        """From a composed, plain, checked config; `progress` gets lines of text while weights are read.
+
+        parts: objects that take the place of what the container would build, by the container's names
+        ("speculator", "attention", ...): how a part of your own joins without a yaml.
+        """
         self = cls.__new__(cls)
-        self._build(config, progress)
+        self._build(config, progress, parts or {})
         return self
 
-    def _build(self, config: Mapping[str, Any], progress: Callable[[str], None] | None) -> None:
+    def _build(
+        self,
+        config: Mapping[str, Any],
+        progress: Callable[[str], None] | None,
+        parts: Mapping[str, object],
+    ) -> None:
         self._container = container = EngineContainer()
         container.config.from_dict(dict(config))
         if progress is not None:
-            container.progress.override(LineProgress(progress))
+            container.progress.override(Object(LineProgress(progress)))
+        for name, replacement in parts.items():
+            getattr(container, name).override(Object(replacement))
         self.seed: int = config["seed"] if config["seed"] is not None else secrets.randbits(31)
         loaded = container.loaded()
         self.tokenizer: Tokenizer = loaded.tokenizer
@@ -221,6 +238,10 @@ class LLM:
             container.device(),
             self._ids(token_ids),
         )
+
+    def check(self) -> None:
+        """Hold the accounting of pages and rows: free + cached + reserved == total. Raises InternalError."""
+        self._scheduler.check()
 
     # --- end ------------------------------------------------------------------------------------------------
 

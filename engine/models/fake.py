@@ -21,11 +21,6 @@ _WEIGHT_MODULUS = 65521
 _DIGEST_MODULUS = 2147483647
 
 
-def fake_shape(vocab_size: int, max_positions: int) -> ModelShape:
-    """The shape that a FakeLM reports: one layer, one head, one number a token."""
-    return ModelShape("FakeLM", vocab_size, 1, 1, 1, 1, 1, 1, max_positions)
-
-
 class FakeLM(CausalLM):
     """digest(prefix) = sum of (token + 1) * weight(position); logits[v] = hash(digest, v) in [0, spread)."""
 
