@@ -25,12 +25,15 @@ else:
 
 # oneDNN compiles a kernel for each new shape (about 1 ms in bf16): lengths grow in these steps, not by one.
 LENGTH_STEP = 32
+# KV heads x positions below which the CPU's fused kernel is the faster one in bf16 (measured on two AVX-512
+# cores: batched products cost 40 us whatever their size, the fused kernel follows the size).
+SMALL_BF16 = 1024
 
 
 @dataclass(frozen=True)
 class _Verify:
     """index: [B * Hkv * L] rows of the pool flattened to [slots * Hkv, D], head-major; L: prefix, then new
-    tokens. mask: [B, W, L], 0 where visible, -inf elsewhere."""
+    tokens. mask: [B * Hkv, W * G or 1, L], 0 where visible, -inf elsewhere."""
 
     index: Tensor
     mask: Tensor
@@ -42,7 +45,7 @@ class _Prompt:
 
     tokens: slice
     index: Tensor | None  # [Hkv * L], as in _Verify
-    mask: Tensor | None  # bool [queries, L]
+    mask: Tensor | None  # [queries, L], 0 or -inf
 
 
 class TorchSDPA(AttentionBackend):
@@ -85,9 +88,9 @@ class TorchSDPA(AttentionBackend):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, kv: LayerKV, batch: ForwardBatch) -> Tensor:
         if self._verify is not None:
-            return self._run_verify(self._verify, q, kv, batch)
+            return self._run_verify(self._verify, q, kv, batch.width)
         if batch.mode is Mode.EXTEND and batch.size:
-            return torch.cat([self._run_prompt(p, q, k, v, kv) for p in self._prompts])
+            return _join([self._run_prompt(p, q, k, v, kv) for p in self._prompts])
         return q.flatten(1)
 
     # -- what to gather and what to hide, once a pass
@@ -95,14 +98,25 @@ class TorchSDPA(AttentionBackend):
     def _plan_verify(self, batch: ForwardBatch) -> _Verify:
         size, width = batch.size, batch.width
         prefix = -(-(batch.seq_lens.max_bound + width) // LENGTH_STEP) * LENGTH_STEP - width
-        slots, visible = self._prefix(
-            batch.page_table.index_select(0, batch.rows), batch.seq_lens.device, prefix
-        )
+        table = batch.page_table.index_select(0, batch.rows)
+        slots, visible = self._prefix(table, batch.seq_lens.device, prefix)
         mask = slots.new_zeros((size, width, prefix + width), dtype=self._context.dtype)
         mask[..., :prefix].masked_fill_(~visible.unsqueeze(1), float("-inf"))
         if width > 1:
             mask[..., prefix:].masked_fill_(~_among_new(batch), float("-inf"))
-        return _Verify(self._by_head(torch.cat((slots, batch.slots.view(size, width)), dim=1)), mask)
+        slots = torch.cat((slots, batch.slots.view(size, width)), dim=1)
+        return _Verify(self._by_head(slots), self._spread(mask))
+
+    def _spread(self, mask: Tensor) -> Tensor:
+        """[B, W, L] -> [B * Hkv, W * G, L], or [B * Hkv, 1, L] when W is 1."""
+        size, width, length = mask.shape
+        heads = len(self._heads)
+        group = self._context.num_heads // heads if width > 1 else 1
+        return (
+            mask.view(size, 1, width, 1, length)
+            .expand(-1, heads, -1, group, -1)
+            .reshape(size * heads, -1, length)
+        )
 
     def _plan_extend(self, batch: ForwardBatch) -> tuple[_Prompt, ...]:
         ends = itertools.accumulate(batch.query_lens)
@@ -118,7 +132,9 @@ class TorchSDPA(AttentionBackend):
         table = batch.page_table.index_select(0, batch.rows[i : i + 1])
         slots, visible = self._prefix(table, batch.seq_lens.device[i : i + 1], bound)
         causal = torch.ones((count, count), dtype=torch.bool, device=slots.device).tril_()
-        mask = torch.cat((visible.expand(count, bound), causal), dim=1)
+        seen = torch.cat((visible.expand(count, bound), causal), dim=1)
+        mask = torch.zeros(seen.shape, dtype=self._context.dtype, device=seen.device)
+        mask.masked_fill_(~seen, float("-inf"))  # additive: a bool mask is converted anew in every layer
         return _Prompt(
             tokens, self._by_head(torch.cat((slots, batch.slots[tokens].unsqueeze(0)), dim=1)), mask
         )
@@ -141,40 +157,37 @@ class TorchSDPA(AttentionBackend):
 
     # -- the arithmetic, once a layer
 
-    def _gather(self, pool: Tensor, index: Tensor) -> Tensor:
-        """pool [slots, Hkv, D] -> [B * Hkv, L, D]."""
-        return pool.view(-1, pool.shape[-1]).index_select(0, index)
+    def _run_verify(self, plan: _Verify, q: Tensor, kv: LayerKV, width: int) -> Tensor:
+        streams, dim = plan.mask.shape[0], q.shape[2]  # a stream: one KV head of one request
+        keys, values = self._gather(kv.k, plan.index, streams), self._gather(kv.v, plan.index, streams)
+        if width == 1:
+            return self._attend(q.reshape(streams, -1, dim), keys, values, plan.mask).view(q.shape[0], -1)
+        heads = kv.k.shape[1]
+        packed = q.view(-1, width, heads, q.shape[1] // heads, dim).transpose(1, 2)  # [B, Hkv, W, G, D]
+        out = self._attend(packed.reshape(streams, -1, dim), keys, values, plan.mask)
+        return out.view(packed.shape).transpose(1, 2).reshape(q.shape[0], -1)
 
-    def _run_verify(self, plan: _Verify, q: Tensor, kv: LayerKV, batch: ForwardBatch) -> Tensor:
-        size, width, heads, dim = batch.size, batch.width, kv.k.shape[1], q.shape[-1]
-        length = plan.mask.shape[-1]
-        packed = q.view(size, width, heads, -1, dim).transpose(1, 2)  # [B, Hkv, W, G, D]
-        groups = packed.shape[3]
-        packed = packed.reshape(size, heads, width * groups, dim)
-        keys, values = (self._gather(p, plan.index).view(size, heads, length, dim) for p in (kv.k, kv.v))
-        mask = plan.mask.view(size, 1, width, 1, length)
-        out = self._attend(packed, keys, values, mask, groups)
-        return out.view(size, heads, width, groups, dim).transpose(1, 2).reshape(size * width, -1)
-
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, groups: int) -> Tensor:
-        """q [B, Hkv, W * G, D], mask [B, 1, W, 1, L] -> [B, Hkv, W * G, D]."""
-        size, heads, rows, dim = q.shape
-        length = k.shape[2]
-        if self._fused:
-            flat = mask.expand(-1, -1, -1, groups, -1).reshape(size, 1, rows, length)
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, flat, scale=self._context.scale)
-        scores = torch.bmm(q.reshape(-1, rows, dim), k.view(-1, length, dim).transpose(1, 2))
-        scores = scores.view(size, heads, rows // groups, groups, length)
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        """q [B * Hkv, W * G, D], k and v [B * Hkv, L, D] -> [B * Hkv, W * G, D]."""
+        if self._fused or (q.dtype == torch.bfloat16 and k.shape[0] * k.shape[1] < SMALL_BF16):
+            mask = mask.expand(-1, q.shape[1], -1)[None]
+            fused = torch.nn.functional.scaled_dot_product_attention
+            return fused(q[None], k[None], v[None], mask, scale=self._context.scale)[0]
+        scores = torch.bmm(q, k.transpose(1, 2))
         torch.add(mask, scores, alpha=self._context.scale, out=scores)
-        return torch.bmm(scores.softmax(-1).view(-1, rows, length), v.view(-1, length, dim))
+        return torch.bmm(torch.softmax(scores, -1), v)
+
+    def _gather(self, pool: Tensor, index: Tensor, streams: int) -> Tensor:
+        """pool [slots, Hkv, D] -> [streams, L, D]."""
+        dim = pool.shape[2]
+        return pool.view(-1, dim).index_select(0, index).view(streams, -1, dim)
 
     def _run_prompt(self, plan: _Prompt, q: Tensor, k: Tensor, v: Tensor, kv: LayerKV) -> Tensor:
-        heads, dim = kv.k.shape[1:]
         queries = q[plan.tokens].transpose(0, 1).unsqueeze(0)
         if plan.index is None:
             keys, values = (x[plan.tokens].transpose(0, 1) for x in (k, v))
         else:
-            keys, values = (self._gather(p, plan.index).view(heads, -1, dim) for p in (kv.k, kv.v))
+            keys, values = (self._gather(pool, plan.index, pool.shape[1]) for pool in (kv.k, kv.v))
         out = torch.nn.functional.scaled_dot_product_attention(
             queries,
             keys.unsqueeze(0),
@@ -185,6 +198,10 @@ class TorchSDPA(AttentionBackend):
             enable_gqa=True,
         )
         return out[0].transpose(0, 1).flatten(1)
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _among_new(batch: ForwardBatch) -> Tensor:
