@@ -43,6 +43,16 @@ def test_one_token_needs_no_decode_step() -> None:
     assert modes(rig) == "E"
 
 
+def test_a_run_that_brings_the_end_near_saves_the_next_launch() -> None:
+    """Widths above one: the host knows after a run that the step in flight is sure to be the last."""
+    rig = Rig(width=4, drafter="right", lag=1)
+    rig.submit(prompt(9), max_tokens=1 + 4 + 1)
+    rig.drain()
+    rig.verify()
+    assert modes(rig) == "EVV"
+    assert rig.metrics.overshoot_tokens == 0
+
+
 def test_chunks_share_the_budget_and_only_the_last_one_emits() -> None:
     rig = Rig(chunk_tokens=10)
     rig.submit(prompt(24, 1), max_tokens=2)
@@ -89,9 +99,11 @@ def test_page_size_one_caches_all_but_the_last_token() -> None:
     assert [r.cached_tokens for r in rig.requests] == [0, 15]
 
 
-def test_same_prompt_at_once_shares_no_live_page() -> None:
-    """The second waits one step and then hits the cache; it shares no half-written page."""
-    rig = Rig(page_size=16)
+@pytest.mark.parametrize("streak", [1, 3])
+@pytest.mark.parametrize("lag", [0, 1])
+def test_same_prompt_at_once_shares_no_live_page(streak: int, lag: int) -> None:
+    """The second waits until the first's prefill is applied and then hits the cache: no half-written page."""
+    rig = Rig(page_size=16, prefill_streak=streak, lag=lag)
     ids = prompt(3 * 16 + 12)
     rig.submit(ids, max_tokens=8)
     rig.submit(ids, max_tokens=8)

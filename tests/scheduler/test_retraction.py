@@ -78,6 +78,18 @@ def test_the_latest_yields_and_the_oldest_never() -> None:
     assert ends[0] == min(ends)
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+def test_nobody_is_retracted_for_pages_that_are_on_their_way(lag: int) -> None:
+    rig = Rig(page_size=4, pages=36, max_context=64, headroom=0, max_running=8, lag=lag)
+    for i in range(8):
+        rig.submit(prompt(12, i), max_tokens=30)
+    while not rig.metrics.retractions:
+        rig.turn()
+    assert rig.metrics.retractions <= 2, "eight pages were missing at most, each victim gives four or more"
+    rig.drain()
+    rig.verify()
+
+
 def test_eviction_comes_before_retraction() -> None:
     rig = Rig(page_size=4, pages=20, max_context=64, headroom=0)
     rig.submit(prompt(40, 1), max_tokens=2)
