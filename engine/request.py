@@ -1,4 +1,4 @@
-"""A request's host record, and what users get of it: Delta while it runs, RequestOutput at the end.
+"""A request's host record, from arrival to completion; what users get of it is in engine.answers.
 
 Knows nothing of pages' owners, of policies or of devices; the scheduler moves the record along.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from engine.answers import Completion, Delta, Event, RequestOutput
 from engine.batch import Finish, SamplingRow, TokenLogprob
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from engine.params import SamplingParams
     from engine.scheduling.outputs import TextSource
+
+__all__ = ["Completion", "Delta", "Event", "Request", "RequestOutput", "State", "collect", "expand"]
 
 FINISH_REASONS = {
     Finish.STOP: "stop",
@@ -38,65 +40,6 @@ class State(enum.Enum):
     RUNNING = "running"
     RETRACTED = "retracted"
     FINISHED = "finished"
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """News of one sample: what a step added, already trimmed. finish_reason is set in the last one only.
-
-    Requests without a listener get a single Delta, at their end, that carries the whole completion.
-    """
-
-    request_id: str
-    index: int
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: str | None = None
-    logprobs: tuple[TokenLogprob, ...] | None = None
-
-
-Event = Delta
-
-
-@dataclass(frozen=True)
-class Completion:
-    """One finished sample. token_times: seconds from arrival until the host had each token.
-
-    token_ids holds the stop id that ended it, `text` does not. error: what happened, if that ended it.
-    """
-
-    index: int
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: str
-    logprobs: tuple[TokenLogprob, ...] | None
-    token_times: tuple[float, ...]
-    error: str | None = None
-
-
-@dataclass(frozen=True)
-class RequestOutput:
-    """All samples of one prompt. cached_tokens: prompt tokens the prefix cache held for the first of them."""
-
-    request_id: str
-    prompt: str | None
-    prompt_ids: tuple[int, ...]
-    completions: tuple[Completion, ...]
-    cached_tokens: int
-
-    @property
-    def text(self) -> str:
-        """The first sample's text."""
-        return self.completions[0].text
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Counted once, whatever n was."""
-        return len(self.prompt_ids)
-
-    @property
-    def completion_tokens(self) -> int:
-        return sum(len(c.token_ids) for c in self.completions)
 
 
 class Request:

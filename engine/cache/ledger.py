@@ -48,7 +48,8 @@ class PageLedger:
     def admit(self, request: Request, tokens: int, spare: int) -> bool:
         """Give a request pages for `tokens` tokens, cached prefix included, if `spare` pages are left over.
 
-        Its lengths then count the cached prefix. Whether it succeeded; nothing has changed if not, except that the prefix counts as used.
+        Its lengths then count the cached prefix. Returns whether it succeeded; if not, nothing has changed
+        except that the prefix counts as used.
         """
         cached, node = self.cache.match(request.cache_key)
         self.cache.lock(node)
