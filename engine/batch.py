@@ -182,8 +182,8 @@ class ScheduledStep:
     """What the scheduler decided for one step; host data only.
 
     bounds: upper bound of each row's seq_len before the pass (exact for EXTEND). emits: whether the row draws
-    tokens in this step (VERIFY: all; EXTEND: its last chunk). new_rows and new_pages are written to the table,
-    stream-ordered, before the pass; new_pages holds (row, index in the row's page table, page id).
+    tokens in this step (VERIFY: all; EXTEND: its last chunk). new_rows and new_pages are written to the
+    table, stream-ordered, before the pass; new_pages holds (row, index in the row's page table, page id).
     """
 
     step_id: int
@@ -200,7 +200,9 @@ class ScheduledStep:
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """Natural-log probability of one emitted token under the model's unfiltered distribution, and the best k."""
+    """Natural-log probability of one emitted token under the model's unfiltered distribution, and the best
+    k.
+    """
 
     token: int
     logprob: float
@@ -211,8 +213,8 @@ class TokenLogprob:
 class StepResult:
     """What a completed step tells the host; one entry a row of its ScheduledStep, in order.
 
-    tokens: the emitted run, already trimmed on the device by stop ids and max_len (empty where emits is False).
-    finish: Finish.NONE, STOP or LENGTH. accepted: drafts accepted before trimming.
+    tokens: the emitted run, already trimmed on the device by stop ids and max_len (empty where emits is
+    False). finish: Finish.NONE, STOP or LENGTH. accepted: drafts accepted before trimming.
     """
 
     step_id: int

@@ -1,6 +1,7 @@
 """The wiring of the engine on one screen: who is built from what, and who is shared.
 
-Owns construction and lifetime. Names no backend, model or algorithm: those come from the config's `_target_`s.
+Owns construction and lifetime. Names no backend, model or algorithm: those come from the config's
+`_target_`s.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from engine.step import Step
 
 
 class EngineContainer(containers.DeclarativeContainer):
-    """One engine. `config` is the composed root as plain data; strict, so a missing key is an error, not None."""
+    """One engine. `config` is the composed root as plain data; strict, so a missing key is an error, not
+    None.
+    """
 
     config = Configuration(strict=True)
     progress = Callable(make.quiet)  # overridden with a function(str) that shows progress

@@ -116,7 +116,7 @@ class _CudaTicket(Ticket):
         self._event = event
 
     def ready(self) -> bool:
-        return self._event.query()
+        return bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def result(self) -> Tensors:
         self._event.synchronize()
@@ -129,8 +129,8 @@ class CudaQueue(DeviceQueue):
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._forward = torch.cuda.Stream(device)
-        self._copy = torch.cuda.Stream(device)
+        self._forward = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._copy = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def submit(self, work: Work) -> Ticket:
         with torch.inference_mode(), torch.cuda.stream(self._forward):
@@ -141,7 +141,7 @@ class CudaQueue(DeviceQueue):
             host = tuple(torch.empty(v.shape, dtype=v.dtype, pin_memory=True) for v in values)
             for source, target in zip(values, host, strict=True):
                 target.copy_(source, non_blocking=True)
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._copy)
         if published.after is not None:
             with torch.inference_mode(), torch.cuda.stream(self._forward):

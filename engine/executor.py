@@ -1,4 +1,5 @@
-"""Launches scheduled steps: packs the upload, resolves what must be on the host, submits the step to the device.
+"""Launches scheduled steps: packs the upload, resolves what must be on the host, submits the step to the
+device.
 
 Knows the order of these stages; neither what a step does nor when to launch one.
 """

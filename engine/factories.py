@@ -1,6 +1,7 @@
 """Small constructors that the container names: each turns config nodes and built parts into one part.
 
-Everything takes plain values and returns a built object; what is shared, and for how long, the container decides.
+Everything takes plain values and returns a built object; what is shared, and for how long, the container
+decides.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def typed(node: Node, where: str) -> Any:
 
 
 def part(node: Node, where: str, extra: Sequence[object] = ()) -> Any:
-    """The object that a config node describes: `_target_`'s class, built from its Config and `extra` parts."""
+    """The object that a config node describes: `_target_`'s class, built from its Config and `extra`
+    parts.
+    """
     return target_class(node.get(TARGET))(typed(node, where), *extra)
 
 

@@ -1,7 +1,8 @@
 """FutureMap: the promises of launched steps. It publishes a step's results and resolves them once.
 
-It also keeps the exact host mirror of the lengths, but only when some injected part declared that it reads them.
-Knows nothing of scheduling; tokens themselves never pass through here from step to step (they stay in the table).
+It also keeps the exact host mirror of the lengths, but only when some injected part declared that it reads
+them. Knows nothing of scheduling; tokens themselves never pass through here from step to step (they stay in
+the table).
 """
 
 from __future__ import annotations

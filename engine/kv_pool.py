@@ -35,8 +35,8 @@ class KVPool:
     def move(self, source: Tensor, target: Tensor) -> None:
         """Copy KV from slots `source` to `target` (int64 [n] each) in every layer; a slot may be in both.
 
-        Accepted tree nodes are brought to the front of their window this way. Pairs with source == target are free
-        padding; all reads of a layer come before its writes.
+        Accepted tree nodes are brought to the front of their window this way. Pairs with source == target are
+        free padding; all reads of a layer come before its writes.
         """
         for layer in self.layers:
             layer.k.index_copy_(0, target, layer.k.index_select(0, source))

@@ -37,8 +37,8 @@ class LLM:
     >>> for delta in llm.stream("Once upon a time"):
     ...     print(delta.text, end="")
 
-    Overrides are those of the command line. A bad combination raises UserError before a weight is read. One thread at a
-    time may use an engine; streams may be interleaved.
+    Overrides are those of the command line. A bad combination raises UserError before a weight is read. One
+    thread at a time may use an engine; streams may be interleaved.
     """
 
     def __init__(self, *overrides: str) -> None:
@@ -98,8 +98,8 @@ class LLM:
     ) -> str:
         """Queue a prompt (text, or token ids as they are); returns the request's id.
 
-        listener: news comes with every step; otherwise once, at the end. Raises UserError, and keeps nothing, for a
-        request that can never run.
+        listener: news comes with every step; otherwise once, at the end. Raises UserError, and keeps nothing,
+        for a request that can never run.
         """
         params = params or self._defaults
         params.check_vocab(self.shape.vocab_size)

@@ -1,7 +1,8 @@
-"""One engine step on the device: propose, forward, accept, commit, observe. Nothing here reads a device value.
+"""One engine step on the device: propose, forward, accept, commit, observe. Nothing here reads a device
+value.
 
-A plain decode step is a verify step with zero drafts; a prefill chunk is the ragged variant. Knows the parts it is
-given by their contracts only.
+A plain decode step is a verify step with zero drafts; a prefill chunk is the ragged variant. Knows the parts
+it is given by their contracts only.
 Legend: B requests, W width, T tokens, E emitting requests, V vocabulary.
 """
 
@@ -28,8 +29,8 @@ from speculative.tree import TreeGeometry, geometry
 class StepOutput:
     """Device results of a step. packed: int32 [B, W + 3] = emitted tokens, n_emitted, finish, n_accepted.
 
-    logprobs: the token's own and, if asked for, the best k of every emitted position; empty when not asked for.
-    observe: what the speculator learns, to be run once the results are on their way.
+    logprobs: the token's own and, if asked for, the best k of every emitted position; empty when not asked
+    for. observe: what the speculator learns, to be run once the results are on their way.
     """
 
     packed: Tensor

@@ -1,7 +1,7 @@
 """The request table: the one place where tokens, lengths and pages of running requests live on the device.
 
-The host writes prompts, page entries and sampling values through `apply`; the step alone writes output tokens and
-lengths through `commit`. Knows nothing of scheduling or of models.
+The host writes prompts, page entries and sampling values through `apply`; the step alone writes output tokens
+and lengths through `commit`. Knows nothing of scheduling or of models.
 Legend: R rows (row 0 is padding), C positions a row, P page entries a row, B requests, W width.
 """
 
@@ -32,7 +32,8 @@ class TableSize:
 
 
 class RequestTable:
-    """Device rows. tokens int32 [R, C]; seq_lens int32 [R], tokens whose KV is written; page_table int32 [R, P].
+    """Device rows. tokens int32 [R, C]; seq_lens int32 [R], tokens whose KV is written; page_table int32 [R,
+    P].
 
     A decoding row knows seq_lens + 1 tokens. Row 0 keeps length 0 and page 0, whatever is written to it.
     """
@@ -88,8 +89,8 @@ class RequestTable:
     def commit(self, rows: Tensor, start: Tensor, tokens: Tensor, new_lens: Tensor) -> None:
         """Write the emitted run and the new lengths.
 
-        rows int64 [B]; start int64 [B] position of the first emitted token; tokens int32 [B, W], of which those past
-        a row's emitted count are overwritten later; new_lens int32 [B]. Row 0 keeps length 0.
+        rows int64 [B]; start int64 [B] position of the first emitted token; tokens int32 [B, W], of which
+        those past a row's emitted count are overwritten later; new_lens int32 [B]. Row 0 keeps length 0.
         """
         width = tokens.shape[1]
         if width == 1:

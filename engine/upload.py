@@ -1,7 +1,7 @@
 """One packed host-to-device copy a step: what the scheduler decided, as tensors.
 
-Everything is laid out in a single int32 buffer (pinned on CUDA), copied once in stream order and cut into views
-on the device. Knows the layout and nothing of what the values mean.
+Everything is laid out in a single int32 buffer (pinned on CUDA), copied once in stream order and cut into
+views on the device. Knows the layout and nothing of what the values mean.
 Legend: B requests, T tokens, E emitting requests, N new rows, K words of a packed sampling row.
 """
 
@@ -75,8 +75,8 @@ class Packed:
 class Uploader:
     """Packs a ScheduledStep and brings it to the device. row_context and row_pages: C and P of the table.
 
-    `pack` runs on the host in launch order, `to_device` with the steps in the same order: the rows of an unchanged
-    decode batch are sent once.
+    `pack` runs on the host in launch order, `to_device` with the steps in the same order: the rows of an
+    unchanged decode batch are sent once.
     """
 
     def __init__(

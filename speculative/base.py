@@ -55,7 +55,9 @@ class Observed:
 
 
 class Speculator(ABC):
-    """Proposes drafts and learns from their verification. All of it on the device: nothing reads a value back."""
+    """Proposes drafts and learns from their verification. All of it on the device: nothing reads a value
+    back.
+    """
 
     reads_cpu_seq_lens: ClassVar[bool] = True  # opt out with a one-line reason
     needs_tree_mask: ClassVar[bool] = False

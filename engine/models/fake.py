@@ -1,7 +1,7 @@
 """A model without arithmetic: the next token is a hash of the whole prefix, read back from the KV pool.
 
-It costs next to nothing, so what remains is the engine; and since every prefix token is read through the page table, a
-lost, shared or stale page changes the output. For tests and for measuring host time, not for text.
+It costs next to nothing, so what remains is the engine; and since every prefix token is read through the page
+table, a lost, shared or stale page changes the output. For tests and for measuring host time, not for text.
 """
 
 from __future__ import annotations

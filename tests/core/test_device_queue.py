@@ -17,10 +17,13 @@ def _work(log: list[str], name: str, after: bool = False):
 def test_nothing_runs_before_its_result_is_demanded() -> None:
     queue, log = DeferredQueue(), []
     tickets = [queue.submit(_work(log, name)) for name in "abc"]
-    assert log == [] and not tickets[0].ready()
+    assert log == []
+    assert not tickets[0].ready()
     assert tickets[1].result()[0].tolist() == [2]
     assert log == ["a", "b"], "first in, first out, and c stays queued"
-    assert tickets[0].ready() and tickets[1].ready() and not tickets[2].ready()
+    assert tickets[0].ready()
+    assert tickets[1].ready()
+    assert not tickets[2].ready()
     assert tickets[0].result()[0].tolist() == [1]
 
 

@@ -95,11 +95,14 @@ def test_every_target_of_a_config_imports_without_torch() -> None:
 
 def test_every_module_imports_alone() -> None:
     """No import cycle hides behind a lucky order (each module in its own fresh interpreter state)."""
-    code = (
-        "import importlib, sys, os\n"
-        "name = sys.argv[1]\n"
-        "importlib.import_module(name)\n"
-    )
-    heads = ["engine.batch", "engine.loop", "engine.container", "engine.llm", "engine.scheduler", "engine.step"]
+    code = "import importlib, sys, os\nname = sys.argv[1]\nimportlib.import_module(name)\n"
+    heads = [
+        "engine.batch",
+        "engine.loop",
+        "engine.container",
+        "engine.llm",
+        "engine.scheduler",
+        "engine.step",
+    ]
     for name in heads:
         subprocess.run([sys.executable, "-c", code, name], check=True, cwd=ROOT, timeout=120)

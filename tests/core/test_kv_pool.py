@@ -20,7 +20,9 @@ def test_sizes_and_padding_page() -> None:
 def test_poison_spares_page_zero_and_is_finite() -> None:
     pool = KVPool(LAYOUT, pages=2, page_size=4, device=torch.device("cpu"), poison=True)
     k = pool.layers[0].k
-    assert not k[:4].any() and torch.all(k[4:] == POISON) and torch.isfinite(k).all()
+    assert not k[:4].any()
+    assert torch.all(k[4:] == POISON)
+    assert torch.isfinite(k).all()
 
 
 def test_move_reads_a_layer_before_it_writes() -> None:

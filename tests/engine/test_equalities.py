@@ -1,4 +1,6 @@
-"""What must not change the output: loop, batch size, chunks, cache, retraction, page size. Greedy and seeded, fp32."""
+"""What must not change the output: loop, batch size, chunks, cache, retraction, page size. Greedy and seeded,
+fp32.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The step is width-generic: drafts that are right, wrong or absent, chains and trees, change nothing but the steps."""
+"""The step is width-generic: drafts that are right, wrong or absent, chains and trees, change nothing but the
+steps.
+"""
 
 from __future__ import annotations
 
@@ -116,10 +118,13 @@ def test_logprobs_of_an_accepted_run_equal_those_of_plain_decoding() -> None:
         assert answers(found) == answers(plain)
         for mine, theirs in zip(found, plain, strict=True):
             rows, wanted = mine.completions[0].logprobs, theirs.completions[0].logprobs
-            assert rows is not None and wanted is not None and len(rows) == len(wanted) == 16
+            assert rows is not None
+            assert wanted is not None
+            assert len(rows) == len(wanted) == 16
             for a, b in zip(rows, wanted, strict=True):
                 assert a.token == b.token
                 assert a.logprob == pytest.approx(b.logprob, abs=1e-4)
                 assert [t for t, _ in a.top] == [t for t, _ in b.top]
                 best = [v for _, v in a.top]
-                assert best == sorted(best, reverse=True) and best[0] < 0
+                assert best == sorted(best, reverse=True)
+                assert best[0] < 0

@@ -1,4 +1,6 @@
-"""Scripted drafters: they know what the target will say, or make sure to be wrong. CPU only: they read the host."""
+"""Scripted drafters: they know what the target will say, or make sure to be wrong. CPU only: they read the
+host.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from speculative.base import DraftView, Observed, RelayField, Speculator
 class Scripted(Speculator):
     """Drafts by script. known: prompt ids -> all ids (prompt and answer) of the undisturbed run.
 
-    script: "right" (the coming tokens), "wrong" (never equal), "random" (each draft right with probability 1/2),
-    "absent" (some requests without drafts, by turns).
+    script: "right" (the coming tokens), "wrong" (never equal), "random" (each draft right with probability
+    1/2), "absent" (some requests without drafts, by turns).
     """
 
     reads_cpu_seq_lens = False
@@ -69,7 +71,9 @@ class Scripted(Speculator):
 
 
 class ScriptedTree(Scripted):
-    """The same drafts as one branch of a tree, behind a wrong sibling at every level: accepted nodes are scattered."""
+    """The same drafts as one branch of a tree, behind a wrong sibling at every level: accepted nodes are
+    scattered.
+    """
 
     needs_tree_mask = True
 
