@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from engine.errors import UserError
-from engine.models.linear import DenseLinear, Int4Linear, Linear, fits_int4, merge_blocks
+from engine.models.linear import DenseLinear, Int4Linear, Int8Linear, Linear, fits_int4, merge_blocks
 from engine.models.llama import LayerWeights, LlamaModel, LlamaWeights
 from engine.models.names import EMBED, FINAL_NORM, HEAD, check_tensors, layer_prefix
 from engine.models.shape import ModelShape
 from engine.models.source import Progress, compute_dtype, silent
 from engine.models.weights import WeightReader
 
-# A bfloat16 copy beside int4 weights makes prefill and large batches about twice as fast; past this size of the
-# copies together, memory matters more.
+# A bfloat16 copy beside int4 weights makes prefill and large batches about twice as fast; past this size of
+# all copies together, memory matters more.
 DENSE_COPY_BYTES = 512 << 20
 
 
@@ -54,7 +54,12 @@ class _Builder:
     def tensor(self, name: str) -> Tensor:
         return self._reader.read(name).to(self._device, self._dtype).contiguous()
 
-    def head(self, embed: Tensor) -> Tensor:
+    def head(self, embed: Tensor) -> Linear:
+        dense = self._head_matrix(embed)
+        blocks = self._reader.q8(EMBED if dense is embed else HEAD) if self._int4 else None
+        return Int8Linear(blocks, dense) if blocks and fits_int4(blocks) else DenseLinear(dense)
+
+    def _head_matrix(self, embed: Tensor) -> Tensor:
         if not self._shape.tied:
             return self.tensor(HEAD)
         if HEAD in self._reader.shapes and not torch.equal(self.tensor(HEAD), embed):

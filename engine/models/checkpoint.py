@@ -26,8 +26,8 @@ class TensorInfo:
 def weight_files(folder: Path) -> list[Path]:
     """The files that make up the checkpoint: those of the index if there is one, else the single file.
 
-    Other safetensors files beside them (an adapter, an old export) are not read. Raises UserError when none is
-    there, or when a shard of the index is absent.
+    Other safetensors files beside them (an adapter, an old export) are not read. Raises UserError when none
+    is there, or when a shard of the index is absent.
     """
     index = folder / INDEX
     if index.is_file():

@@ -17,6 +17,7 @@ from engine.models.shape import ModelShape
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 ROPE_FACTORS = "rope_freqs.weight"
 FOUR_BIT = (2, 3, 12)  # ggml numbers of Q4_0, Q4_1 and Q4_K: 4-bit codes in groups of 32
+EIGHT_BIT = 8  # Q8_0: 8-bit codes in groups of 32
 _TOP = {"token_embd.weight": EMBED, "output_norm.weight": FINAL_NORM, "output.weight": HEAD}
 _LAYER = {
     "attn_norm": "input_layernorm",
@@ -43,7 +44,7 @@ def tensor_name(name: str) -> str:
 
 
 def shape_of(file: GgufFile) -> ModelShape:
-    """The numbers of the model in a GGUF file. Raises UserError for an unknown architecture or absent keys."""
+    """The numbers of the model in a GGUF file. UserError: unknown architecture, absent keys."""
     architecture = file.get("general.architecture")
     if architecture not in ARCHITECTURES:
         raise UserError(
@@ -111,7 +112,8 @@ def _refuse_odd_sizes(keys: _Keys, head_dim: int) -> None:
     rotated = keys.integer("rope.dimension_count", head_dim)
     if rotated != head_dim or keys.integer("attention.value_length", head_dim) != head_dim:
         raise UserError(
-            f"{keys.file.path}: heads of {head_dim} with {rotated} rotated values or another value size are not supported"
+            f"{keys.file.path}: heads of {head_dim} of which {rotated} values are rotated, or whose values have "
+            "another size, are not supported"
         )
     if keys.integer("expert_count", 0):
         raise UserError(f"{keys.file.path} is a mixture of experts, which is not supported")

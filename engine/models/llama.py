@@ -1,7 +1,7 @@
 """The Llama family of decoders (Llama, SmolLM2, Mistral, Qwen2, Qwen3) over the attention contract.
 
 Knows nothing of files, scheduling or the kind of attention it is given.
-Legend: T tokens of the pass, H hidden size, Hq and Hkv heads, D head size, F inner size of the MLP, V vocabulary.
+Legend: T tokens of the pass, H hidden, Hq and Hkv heads, D head size, F inner size of the MLP, V vocabulary.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class LlamaWeights:
-    """embed [V, H] and head [V, H] (the same tensor when tied) in the compute dtype; final_norm [H]."""
+    """embed [V, H] in the compute dtype; final_norm [H]; head: H -> V (over `embed` itself when tied)."""
 
     embed: Tensor
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor
-    head: Tensor
+    head: Linear
 
 
 class DecoderLayer:
@@ -57,23 +57,24 @@ class DecoderLayer:
         self._weights = weights
         self._cos, self._sin = cos, sin
         self._eps = shape.rms_eps
-        self._heads, self._kv_heads, self._head_dim = shape.num_heads, shape.num_kv_heads, shape.head_dim
+        self._split = [shape.num_heads, shape.num_kv_heads, shape.num_kv_heads]
+        self._all_heads, self._head_dim = sum(self._split), shape.head_dim
 
     def pre_attention(
         self, hidden: Tensor, residual: Tensor | None, kv: LayerKV, batch: ForwardBatch, ops: ModelOps
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """hidden, residual [T, H] (residual None before the first layer) -> q [T, Hq, D], k, v [T, Hkv, D], residual.
+        """hidden, residual [T, H] -> q [T, Hq, D], k, v [T, Hkv, D], residual [T, H].
 
-        q and k are rotated; k and v are written to `kv`. v is a view of the merged projection.
+        residual is None before the first layer. q and k are rotated; k and v are written to `kv`. v is a view
+        of the merged projection.
         """
         weights = self._weights
         if residual is None:  # rms_norm may write in place, and the residual must not change
             residual, hidden = hidden, ops.rms_norm(hidden.clone(), weights.input_norm, self._eps)
         else:
             hidden, residual = ops.add_rms_norm(hidden, residual, weights.input_norm, self._eps)
-        heads = self._heads + 2 * self._kv_heads
-        qkv = weights.qkv(hidden).view(hidden.shape[0], heads, self._head_dim)
-        q, k, v = qkv.split((self._heads, self._kv_heads, self._kv_heads), dim=1)
+        qkv = weights.qkv(hidden).view(hidden.shape[0], self._all_heads, self._head_dim)
+        q, k, v = torch.split_with_sizes(qkv, self._split, dim=1)
         if weights.q_norm is not None and weights.k_norm is not None:
             q = ops.rms_norm(q, weights.q_norm, self._eps)
             k = ops.rms_norm(k, weights.k_norm, self._eps)
@@ -90,8 +91,8 @@ class DecoderLayer:
 class LlamaModel(CausalLM):
     """A Llama-family decoder on one device.
 
-    aux_layers: layers whose inputs `forward_with_aux` collects (for drafters that read hidden states); 0 is the
-    embedding, num_layers the output of the last layer.
+    aux_layers: layers whose inputs `forward_with_aux` collects (for drafters that read hidden states); 0 is
+    the embedding, num_layers the output of the last layer.
     """
 
     def __init__(self, shape: ModelShape, weights: LlamaWeights, aux_layers: Sequence[int] = ()) -> None:
@@ -136,12 +137,12 @@ class LlamaModel(CausalLM):
         return ops.add_rms_norm(hidden, residual, norm, eps)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return functional.linear(hidden, self.weights.head).float()
+        return self.weights.head(hidden).float()
 
     def nbytes(self) -> int:
-        """Bytes of all weights; a tied head counts once."""
+        """Bytes of all matrices; a tied head counts once."""
         weights = self.weights
-        head = 0 if weights.head is weights.embed else weights.head.nbytes
+        head = weights.head.nbytes() - (weights.embed.nbytes if self.shape.tied else 0)
         linears = sum(
             part.nbytes()
             for layer in weights.layers

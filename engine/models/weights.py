@@ -38,6 +38,17 @@ class Q4Blocks:
         return (grouped * self.scale.unsqueeze(2) + self.minimum.unsqueeze(2)).view(rows, columns)
 
 
+@dataclass(frozen=True)
+class Q8Blocks:
+    """An 8-bit matrix of N rows and K columns: value = codes * scale, per group of 32 columns.
+
+    codes: int8 [N, K]. scale: fp32 [N, K / 32].
+    """
+
+    codes: Tensor
+    scale: Tensor
+
+
 class WeightReader(ABC):
     """Tensors of one checkpoint by Hugging Face name. shapes: what it holds; files: what it reads."""
 
@@ -53,12 +64,16 @@ class WeightReader(ABC):
         """The matrix as its stored 4-bit blocks; None when it is stored otherwise."""
         return None
 
+    def q8(self, name: str) -> Q8Blocks | None:
+        """The matrix as its stored 8-bit blocks; None when it is stored otherwise."""
+        return None
+
 
 class DummyWeights(WeightReader):
-    """Seeded random weights of given shapes; a tensor's values depend on seed, name, shape and device only.
+    """Seeded random weights of given shapes; values depend on seed, name, shape and device only.
 
-    Matrices keep the variance of their input, so activations stay finite at any depth; the head is wide enough
-    that the best token stands clear of the second.
+    Matrices keep the variance of their input, so activations stay finite at any depth; the head is wide
+    enough that the best token stands clear of the second.
     """
 
     where = "the random weights"

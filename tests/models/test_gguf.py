@@ -16,6 +16,7 @@ from gguf_writing import write_gguf
 
 from engine.build import make_config
 from engine.errors import UserError
+from engine.models.blocks import unpack_q4
 from engine.models.build import build_llama
 from engine.models.gguf_file import GgufFile
 from engine.models.gguf_reader import GgufReader
@@ -23,7 +24,6 @@ from engine.models.gguf_shape import packs_int4, shape_of
 from engine.models.linear import DenseLinear, Int4Linear
 from engine.models.local import LocalModel
 from engine.models.names import expected_tensors
-from engine.models.q4_blocks import unpack_blocks
 
 SIZES: dict[str, Any] = {
     "vocab_size": 96,
@@ -101,7 +101,7 @@ def test_quantised_tensors_are_near_and_exactly_as_stored(kind: str, error: floa
 def test_unpacked_blocks_equal_the_packages_dequantisation(kind: str, number: int) -> None:
     target = gguf.GGMLQuantizationType[kind]
     data = random_blocks(target, rows=7, blocks=3)
-    found = unpack_blocks(data, number)
+    found = unpack_q4(data, number)
     assert found.codes.max() <= 15
     expected = torch.from_numpy(dequantize(data, target))
     torch.testing.assert_close(found.dense(), expected, atol=1e-5, rtol=1e-5)

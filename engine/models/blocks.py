@@ -1,6 +1,6 @@
-"""Unpacks ggml's 4-bit block formats into codes, scales and minima. Knows the bytes of a block, nothing of files.
+"""Unpacks ggml's 4-bit and 8-bit blocks into codes, scales and minima. Knows the bytes of a block, not of files.
 
-Layouts after ggml-common.h (block_q4_0, block_q4_1, block_q4_K), llama.cpp.
+Layouts after ggml-common.h (block_q4_0, block_q4_1, block_q4_K, block_q8_0) of llama.cpp.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.models.weights import GROUP, Q4Blocks
+from engine.models.weights import GROUP, Q4Blocks, Q8Blocks
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Halves = np.ndarray[Any, np.dtype[np.float32]]
@@ -20,11 +20,17 @@ _SUPER = 256  # values of a Q4_K super-block
 _SUPER_BYTES = 144
 
 
-def unpack_blocks(data: Bytes, kind: int) -> Q4Blocks:
+def unpack_q4(data: Bytes, kind: int) -> Q4Blocks:
     """data: uint8 [N, bytes a row] of a Q4_0 (2), Q4_1 (3) or Q4_K (12) matrix."""
     codes, scale, minimum = _UNPACK[kind](data)
     rows = data.shape[0]
     return Q4Blocks(*(_tensor(part, rows) for part in (codes, scale, minimum)))
+
+
+def unpack_q8(data: Bytes) -> Q8Blocks:
+    """data: uint8 [N, bytes a row] of a Q8_0 matrix. A block: fp16 d, 32 signed codes; value = d * code."""
+    rows, blocks = data.shape[0], data.reshape(-1, 2 + GROUP)
+    return Q8Blocks(_tensor(blocks[:, 2:].view(np.int8), rows), _tensor(_half(blocks, 0), rows))
 
 
 def _tensor(values: np.ndarray[Any, Any], rows: int) -> Tensor:
@@ -57,7 +63,8 @@ def _q4_1(data: Bytes) -> tuple[Bytes, Halves, Halves]:
 def _q4_k(data: Bytes) -> tuple[Bytes, Halves, Halves]:
     """fp16 d and dmin, eight 6-bit scales and minima in 12 bytes, 128 bytes of codes.
 
-    value = d * scale * code - dmin * minimum, in eight groups of 32; 32 bytes hold two groups, low halves first.
+    value = d * scale * code - dmin * minimum, in eight groups of 32; 32 bytes hold two groups, low halves
+    first.
     """
     blocks = data.reshape(-1, _SUPER_BYTES)
     scales, minima = _six_bit(blocks[:, 4:16])
@@ -66,7 +73,7 @@ def _q4_k(data: Bytes) -> tuple[Bytes, Halves, Halves]:
 
 
 def _six_bit(packed: Bytes) -> tuple[Halves, Halves]:
-    """[n, 12] -> (scales, minima), fp32 [n, 8]: four of each in the low six bits, the rest spread over the tops."""
+    """[n, 12] -> (scales, minima), fp32 [n, 8]: four of each in the low six bits, the rest in what is left."""
     first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scales = np.concatenate((first & 63, (third & 15) | (first >> 6 << 4)), axis=1)
     minima = np.concatenate((second & 63, (third >> 4) | (second >> 6 << 4)), axis=1)
