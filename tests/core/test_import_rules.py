@@ -44,7 +44,7 @@ def _violations(package: str) -> list[str]:
     rank = ORDER.index(package)
     bad = []
     for path in _files(package):
-        for name in map(_module_part, _imports(path)):
+        for name in sorted(set(map(_module_part, _imports(path)))):
             top = name.split(".")[0]
             upward = ORDER.index(top) > rank and name not in LEAVES and name != "engine"
             concrete = package == "engine" and top in ("backends", "speculative") and name != top
