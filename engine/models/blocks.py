@@ -1,4 +1,4 @@
-"""Unpacks ggml's 4-bit and 8-bit blocks into codes, scales and minima. Knows the bytes of a block, not of files.
+"""Unpacks ggml's 4-bit and 8-bit blocks into codes, scales and minima. Knows the bytes of a block, no file.
 
 Layouts after ggml-common.h (block_q4_0, block_q4_1, block_q4_K, block_q8_0) of llama.cpp.
 """
@@ -63,8 +63,8 @@ def _q4_1(data: Bytes) -> tuple[Bytes, Halves, Halves]:
 def _q4_k(data: Bytes) -> tuple[Bytes, Halves, Halves]:
     """fp16 d and dmin, eight 6-bit scales and minima in 12 bytes, 128 bytes of codes.
 
-    value = d * scale * code - dmin * minimum, in eight groups of 32; 32 bytes hold two groups, low halves
-    first.
+    value = d * scale * code - dmin * minimum, in eight groups of 32; 32 bytes hold two groups,
+    low halves first.
     """
     blocks = data.reshape(-1, _SUPER_BYTES)
     scales, minima = _six_bit(blocks[:, 4:16])
@@ -73,7 +73,7 @@ def _q4_k(data: Bytes) -> tuple[Bytes, Halves, Halves]:
 
 
 def _six_bit(packed: Bytes) -> tuple[Halves, Halves]:
-    """[n, 12] -> (scales, minima), fp32 [n, 8]: four of each in the low six bits, the rest in what is left."""
+    """[n, 12] -> (scales, minima), fp32 [n, 8]: four of each in low six bits, the rest in what is left."""
     first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scales = np.concatenate((first & 63, (third & 15) | (first >> 6 << 4)), axis=1)
     minima = np.concatenate((second & 63, (third >> 4) | (second >> 6 << 4)), axis=1)

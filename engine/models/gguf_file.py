@@ -34,7 +34,7 @@ class GgufField:
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """shape: outermost dimension first (the file stores it the other way round). offset: from the data start."""
+    """shape: outermost dimension first (the file has it the other way round). offset: from the data start."""
 
     name: str
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class GgufTensor:
 
 
 class GgufFile:
-    """An open GGUF file; `fields` and `tensors` by name. Raises UserError for what is not a whole GGUF file."""
+    """An open GGUF file; `fields` and `tensors` by name. Raises UserError for what is no whole GGUF file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

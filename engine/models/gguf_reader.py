@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from engine.errors import UserError
-from engine.models.gguf_file import GgufFile, GgufTensor
 from engine.models.blocks import unpack_q4, unpack_q8
+from engine.models.gguf_file import GgufFile, GgufTensor
 from engine.models.gguf_shape import EIGHT_BIT, FOUR_BIT, ROPE_FACTORS, tensor_name
 from engine.models.shape import ModelShape
 from engine.models.weights import Q4Blocks, Q8Blocks, WeightReader

@@ -12,6 +12,7 @@ import numpy as np
 from engine.errors import UserError
 from engine.models.gguf_file import GgufFile
 from engine.models.names import EMBED, FINAL_NORM, HEAD, layer_prefix
+from engine.models.scaling import check_scaling
 from engine.models.shape import ModelShape
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
@@ -112,8 +113,8 @@ def _refuse_odd_sizes(keys: _Keys, head_dim: int) -> None:
     rotated = keys.integer("rope.dimension_count", head_dim)
     if rotated != head_dim or keys.integer("attention.value_length", head_dim) != head_dim:
         raise UserError(
-            f"{keys.file.path}: heads of {head_dim} of which {rotated} values are rotated, or whose values have "
-            "another size, are not supported"
+            f"{keys.file.path}: heads of {head_dim} of which {rotated} values are rotated, "
+            "or whose values have another size, are not supported"
         )
     if keys.integer("expert_count", 0):
         raise UserError(f"{keys.file.path} is a mixture of experts, which is not supported")
@@ -133,10 +134,12 @@ def _rope_scaling(file: GgufFile, keys: _Keys) -> dict[str, object]:
     kind = str(keys.get("rope.scaling.type", "none"))
     if kind == "none":
         return {}
-    return {
+    scaling: dict[str, object] = {
         "rope_type": kind,
         "factor": keys.number("rope.scaling.factor", 1.0),
         "original_max_position_embeddings": keys.integer(
             "rope.scaling.original_context_length", keys.integer("context_length")
         ),
     }
+    check_scaling(scaling, str(file.path))
+    return scaling

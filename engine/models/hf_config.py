@@ -1,6 +1,6 @@
 """From a checkpoint's config.json to a ModelShape. Free of torch.
 
-Knows the spellings and the defaults of each supported architecture; refuses by name what the decoder cannot do.
+Knows spellings and defaults of each supported architecture; refuses by name what the decoder cannot do.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UserError
+from engine.models.scaling import check_scaling, scaling_kind
 from engine.models.shape import ModelShape
 
 
@@ -104,10 +105,10 @@ class _Config:
 
 
 def _architecture(config: _Config) -> str:
-    named = list(config.values.get("architectures") or ())
+    named = [str(name) for name in config.values.get("architectures") or ()]
     kind = str(config.values.get("model_type", ""))
     found = named or [_BY_TYPE.get(kind, kind or "none")]
-    known = next((name for name in found if name in _FAMILIES), None)
+    known: str | None = next((name for name in found if name in _FAMILIES), None)
     if known is None:
         raise UserError(
             f"{config.where} names the architecture {', '.join(found)}, which is not supported; "
@@ -137,8 +138,8 @@ def _rope(config: _Config) -> tuple[float, dict[str, Any]]:
     if any(isinstance(value, Mapping) for value in scaling.values()):
         raise UserError(f"{config.where}: rope_parameters differ by layer type, which is not supported")
     theta = scaling.pop("rope_theta", None) or config.values.get("rope_theta") or 10000.0
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    return float(theta), {} if kind == "default" else scaling
+    check_scaling(scaling, config.where)
+    return float(theta), {} if scaling_kind(scaling) == "default" else scaling
 
 
 def _window(config: Mapping[str, Any], family: _Family) -> int | None:

@@ -39,7 +39,7 @@ def fetch_snapshot(repo: str, progress: Progress = silent) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError as error:
         raise UserError(
-            f"model.path={repo} is not in the local cache, and fetching it needs the package huggingface_hub: "
+            f"model.path={repo} is not in the local cache, and fetching it needs huggingface_hub: "
             "pip install huggingface_hub, or give a local folder"
         ) from error
     progress(f"fetching {repo}", 0, 1)

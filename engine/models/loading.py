@@ -29,7 +29,7 @@ def load_random(
     make_on: str | None = None,
     eos_ids: tuple[int, ...] | None = None,
 ) -> LoadedModel:
-    """Seeded random weights of `shape`, drawn on `make_on` (default: the device, which is fast for large models)."""
+    """Seeded random weights of `shape`, drawn on `make_on` (default: the device, fast for large models)."""
     weights = DummyWeights(expected_tensors(shape), seed, make_on or device, blocks=dtype == "int4")
     model = build_llama(shape, weights, dtype, device)
     return LoadedModel(model, tokenizer, tokenizer.eos_ids if eos_ids is None else eos_ids)

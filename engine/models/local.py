@@ -1,4 +1,7 @@
-"""A model of the user's: a folder of safetensors, a GGUF file, or a hub id. Knows where to look, not what is inside."""
+"""A model of the user's: a folder of safetensors, a GGUF file, or a hub id.
+
+Knows where to look, not what is inside.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.errors import UserError
+from engine.models.scaling import scaling_kind
 from engine.models.shape import ModelShape
 
 Scaling = Mapping[str, Any]
@@ -21,7 +21,7 @@ Scaling = Mapping[str, Any]
 def rope_tables(shape: ModelShape, positions: int, device: str) -> tuple[Tensor, Tensor]:
     """(cos, sin), each fp32 [positions, D], the two halves of D equal. Su et al. 2021, sec. 3.4.
 
-    Raises UserError for a scaling that is not known.
+    The shape's scaling has passed `check_scaling`.
     """
     inverse, magnitude = inverse_frequencies(shape)
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), inverse)
@@ -37,14 +37,6 @@ def inverse_frequencies(shape: ModelShape) -> tuple[Tensor, float]:
     return _SCALINGS[scaling_kind(scaling)](plain, scaling, shape)
 
 
-def scaling_kind(scaling: Mapping[str, object]) -> str:
-    """The name of a checkpoint's scaling; "default" for none. Raises UserError for one that is not known."""
-    kind = str(scaling.get("rope_type", scaling.get("type", "default")))
-    if kind not in SCALING_KINDS:
-        raise UserError(f"rope scaling {kind!r} is not supported; supported are {', '.join(SCALING_KINDS)}")
-    return kind
-
-
 def _default(plain: Tensor, scaling: Scaling, shape: ModelShape) -> tuple[Tensor, float]:
     return plain, 1.0
 
@@ -55,7 +47,7 @@ def _linear(plain: Tensor, scaling: Scaling, shape: ModelShape) -> tuple[Tensor,
 
 
 def _llama3(plain: Tensor, scaling: Scaling, shape: ModelShape) -> tuple[Tensor, float]:
-    """Long wavelengths are stretched, short ones kept, a linear ramp between (Llama 3.1 model card, rope_scaling)."""
+    """Long wavelengths are stretched, short ones kept, a linear ramp between (Llama 3.1, rope_scaling)."""
     low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
     turns = float(scaling["original_max_position_embeddings"]) * plain / (2 * math.pi)
     kept = ((turns - low) / (high - low)).clamp(0, 1)
@@ -63,7 +55,7 @@ def _llama3(plain: Tensor, scaling: Scaling, shape: ModelShape) -> tuple[Tensor,
 
 
 def _yarn(plain: Tensor, scaling: Scaling, shape: ModelShape) -> tuple[Tensor, float]:
-    """Peng et al. 2023, sec. 3.2 (NTK by parts) and 3.4 (temperature of the attention, as a factor on cos and sin)."""
+    """Peng et al. 2023, sec. 3.2 (NTK by parts) and 3.4 (a temperature, as a factor on cos and sin)."""
     factor = float(scaling["factor"])
     original = float(scaling.get("original_max_position_embeddings") or shape.max_positions)
     fast, slow = float(scaling.get("beta_fast") or 32), float(scaling.get("beta_slow") or 1)
@@ -105,4 +97,3 @@ _SCALINGS: dict[str, Callable[[Tensor, Scaling, ModelShape], tuple[Tensor, float
     "yarn": _yarn,
     "factors": _factors,
 }
-SCALING_KINDS = tuple(_SCALINGS)

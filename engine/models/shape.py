@@ -28,6 +28,19 @@ class ModelShape:
     o_bias: bool = False
     sliding_window: int | None = None  # positions a query may look back; None: all
 
+    def context_problem(self, context: int) -> str:
+        """Why rows of `context` positions cannot work, as a clause; empty when they can."""
+        if context > self.max_positions:
+            return (
+                f"{self.architecture} was trained for {self.max_positions} positions, {context} are asked for"
+            )
+        if self.sliding_window is not None and context > self.sliding_window:
+            return (
+                f"{self.architecture} has a sliding window of {self.sliding_window}, which is not supported: "
+                f"the context of {context} must not exceed it"
+            )
+        return ""
+
     @property
     def q_size(self) -> int:
         return self.num_heads * self.head_dim

@@ -1,4 +1,7 @@
-"""The default model, SmolLM2-135M-Instruct, from its fetched GGUF file. Knows its numbers without reading it."""
+"""The default model, SmolLM2-135M-Instruct, from its fetched GGUF file.
+
+Knows its numbers without reading it; nothing of the format.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,8 @@ class SmolLM2(ModelSource):
         found = shape_of(file)
         if found != SHAPE:
             raise UserError(
-                f"model.path={path} holds another model than SmolLM2-135M ({_difference(found)}); use model=local for it"
+                f"model.path={path} holds another model than SmolLM2-135M ({_difference(found)}); "
+                "use model=local for it"
             )
         if self.config.load == "dummy":
             return load_random(SHAPE, self.config.seed, device, dtype, gguf_tokenizer(file))

@@ -66,14 +66,14 @@ class ModelSource(ABC):
     def load(self, device: str, dtype: str, progress: Progress = silent) -> LoadedModel:
         """Read the weights to `device` in a dtype that `resolve_dtype` gave. Downloads when it must.
 
-        Raises UserError when files are absent, broken, or do not hold exactly the tensors of the architecture.
+        Raises UserError when files are absent, broken, or do not hold exactly the architecture's tensors.
         """
 
     def resolve_dtype(self, device: str, supported_compute: Sequence[str]) -> str:
         """The dtype of the weights: "float32", "bfloat16", "float16" or "int4".
 
-        device: "cpu" or "cuda" (an index may follow). supported_compute: what the attention backend can compute in
-        on that device. Raises UserError for a dtype that cannot work, with the nearest that can.
+        device: "cpu" or "cuda" (an index may follow). supported_compute: what the attention backend computes
+        in on that device. Raises UserError for a dtype that cannot work, with the nearest that can.
         """
         wanted = SPELLINGS.get(self.config.dtype, self.config.dtype)
         if wanted == "auto":
@@ -106,8 +106,8 @@ class ModelSource(ABC):
             return f"int4 takes weights that are 4-bit already, and those of {self.name} are not"
         compute = compute_dtype(dtype)
         if compute not in supported:
-            computes = f"int4 computes in {compute}, which" if dtype == "int4" else compute
-            return f"{computes} is not among what the attention backend computes in on {device} ({_listed(supported)})"
+            asked = f"{compute}, in which int4 computes," if dtype == "int4" else compute
+            return f"{asked} is not among what the attention backend has on {device} ({_listed(supported)})"
         return ""
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""A small model with seeded random weights and a byte tokenizer: no file, instant, for tests and for looking around.
+"""A small model with seeded random weights and a byte tokenizer: no file, instant, for tests.
 
 Knows nothing of checkpoints; its numbers are its config.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from engine.build import number
 from engine.errors import UserError
+from engine.models.scaling import check_scaling
 from engine.models.shape import ModelShape
 from engine.models.source import ModelSource, Progress, silent
 
@@ -55,6 +56,8 @@ class TinyModel(ModelSource):
             )
         if config.head_dim % 2:
             raise UserError(f"model.head_dim={config.head_dim} must be even: rotary embedding turns pairs")
+
+        check_scaling(config.rope_scaling, "model.rope_scaling")
 
     def shape(self) -> ModelShape:
         config = self.config

@@ -107,8 +107,8 @@ class DummyWeights(WeightReader):
         return Q4Blocks(codes, scale, -7.5 * scale)
 
     def _generator(self, name: str) -> torch.Generator:
-        seed = (self._seed << 32) ^ zlib.crc32(name.encode())
-        return torch.Generator(device=self._device).manual_seed(seed & 0x7FFF_FFFF_FFFF_FFFF)
+        seed = zlib.crc32(f"{self._seed} {name}".encode())  # the CPU's generator reads 32 bits of a seed
+        return torch.Generator(device=self._device).manual_seed(seed)
 
 
 def _spread(name: str, size: tuple[int, ...]) -> float:
