@@ -133,6 +133,8 @@ class CudaQueue(DeviceQueue):
         self._copy = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def submit(self, work: Work) -> Ticket:
+        # Buffers that were filled on the default stream (weights, tables) are ordered before their first use.
+        self._forward.wait_stream(torch.cuda.default_stream(self._device))
         with torch.inference_mode(), torch.cuda.stream(self._forward):
             published = work()
         values = published.tensors
