@@ -161,11 +161,11 @@ class TorchSDPA(AttentionBackend):
         streams, dim = plan.mask.shape[0], q.shape[2]  # a stream: one KV head of one request
         keys, values = self._gather(kv.k, plan.index, streams), self._gather(kv.v, plan.index, streams)
         if width == 1:
-            return self._attend(q.reshape(streams, -1, dim), keys, values, plan.mask).view(q.shape[0], -1)
+            return self._attend(q.reshape(streams, -1, dim), keys, values, plan.mask).reshape(q.shape[0], -1)
         heads = kv.k.shape[1]
         packed = q.view(-1, width, heads, q.shape[1] // heads, dim).transpose(1, 2)  # [B, Hkv, W, G, D]
         out = self._attend(packed.reshape(streams, -1, dim), keys, values, plan.mask)
-        return out.view(packed.shape).transpose(1, 2).reshape(q.shape[0], -1)
+        return out.reshape(packed.shape).transpose(1, 2).reshape(q.shape[0], -1)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """q [B * Hkv, W * G, D], k and v [B * Hkv, L, D] -> [B * Hkv, W * G, D]."""
