@@ -290,7 +290,7 @@ def test_folder_without_weights_names_the_files(tmp_path: Path) -> None:
 
 
 def test_local_needs_a_path() -> None:
-    with pytest.raises(UserError, match="model=local needs model.path"):
+    with pytest.raises(UserError, match=r"model=local needs model.path"):
         LocalModel(make_config(LocalModel, {}, "model"))
 
 
