@@ -143,6 +143,19 @@ class AttentionBackend(ABC):
         return ()
 
 
+def facts_of(backend: AttentionBackend) -> BackendFacts:
+    """The facts of an instance, which a composite computed from its children."""
+    return BackendFacts(
+        f"{type(backend).__module__}.{type(backend).__name__}",
+        backend.host_lens,
+        backend.tree_mask,
+        backend.device_metadata,
+        backend.page_sizes,
+        backend.dtypes,
+        backend.max_verify_width,
+    )
+
+
 def host_lens_of(backend: object) -> HostLens:
     """What a backend instance reads on the host; one that does not declare it counts as EXACT."""
     declared = getattr(backend, "host_lens", HostLens.EXACT)
