@@ -18,7 +18,7 @@ from torch import Tensor
 
 from engine.batch import ForwardBatch, LayerKV
 from kernels.attention_tile import Partial, Tile, launch
-from kernels.launch import INTERPRETED, INTERPRETED_TILE, jit, power_of_two
+from kernels.launch import INTERPRETED, interpreted_keys, jit, power_of_two
 
 MAX_ROWS = 64  # of a tile on a GPU: query tokens times heads of a group
 MAX_SPLITS = 32
@@ -116,7 +116,7 @@ def _tile(q: Tensor, kv_heads: int, batch: ForwardBatch) -> Tile:
     if INTERPRETED:  # few and large: all heads in one tile
         rows = power_of_two(max(16, batch.max_query * q.shape[1]))
         reach = power_of_two(max(16, (batch.seq_lens.max_bound + batch.max_query) * kv_heads))
-        return Tile(rows, min(reach, INTERPRETED_TILE // rows), kv_heads)
+        return Tile(rows, min(reach, interpreted_keys(rows, q.shape[2])), kv_heads)
     rows = power_of_two(max(16, batch.max_query * (q.shape[1] // kv_heads)))
     if q.element_size() == 4:  # fp32 products run on the plain units, out of registers
         return Tile(min(rows, 32), 32)

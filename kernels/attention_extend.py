@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engine.batch import ForwardBatch, LayerKV
 from kernels.attention_tile import Tile, launch
-from kernels.launch import INTERPRETED, INTERPRETED_TILE, power_of_two
+from kernels.launch import INTERPRETED, interpreted_keys, power_of_two
 
 
 def attention_extend(q: Tensor, kv: LayerKV, batch: ForwardBatch, scale: float, page_size: int) -> Tensor:
@@ -25,7 +25,8 @@ def _tile(q: Tensor, kv_heads: int, batch: ForwardBatch) -> Tile:
         heads = kv_heads if rows <= 128 else 1
         rows = power_of_two(max(16, batch.max_query * q.shape[1] // kv_heads * heads))
         reach = power_of_two(max(16, (batch.seq_lens.max_bound + batch.max_query) * heads))
-        return Tile(min(rows, 512), min(reach, INTERPRETED_TILE // min(rows, 512)), heads)
+        rows = min(rows, 512)
+        return Tile(rows, min(reach, interpreted_keys(rows, q.shape[2])), heads)
     if q.element_size() == 4:  # fp32 products run on the plain units, out of registers
         return Tile(min(rows, 32), 32)
     return Tile(min(rows, 64), 64 if q.shape[2] <= 128 else 32)

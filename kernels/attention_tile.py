@@ -65,7 +65,8 @@ def _attention_tile(
     end = tl.minimum(reach, (split + 1) * chunk)
     table = table_ptr + tl.load(rows_ptr + request).to(tl.int64) * table_row
     column = tl.arange(0, BLOCK_N)
-    kv_head = block * PACK + column % PACK
+    column_head = column % PACK
+    kv_head = block * PACK + column_head
     for at in range(split * chunk, end, BLOCK_N // PACK):
         position = at + column // PACK
         live = position < end
@@ -73,7 +74,9 @@ def _attention_tile(
             live = live & (column < BLOCK_N // PACK * PACK)
         page = tl.load(table + position // PAGE, mask=live, other=0).to(tl.int64)
         lane = ((page * PAGE + position % PAGE) * pool_slot + kv_head * pool_head)[:, None] + d[None, :]
-        loaded = live[:, None] & (d < D)[None, :]
+        loaded = live[:, None]
+        if D != D_P:
+            loaded = loaded & (d < D)[None, :]
         keys = tl.load(k_ptr + lane, mask=loaded, other=0.0)
         values = tl.load(v_ptr + lane, mask=loaded, other=0.0)
         if UPCAST:
@@ -90,7 +93,7 @@ def _attention_tile(
             visible = fresh <= node[:, None]
         visible = visible & live[None, :]
         if PACK > 1:
-            visible = visible & ((column % PACK)[None, :] == (in_block // GROUP)[:, None])
+            visible = visible & (column_head[None, :] == (in_block // GROUP)[:, None])
 
         scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * scale
         scores = tl.where(visible, scores, float("-inf"))

@@ -16,6 +16,7 @@ jit: Any = triton.jit  # a kernel's body is Triton's language, not Python for a 
 
 # In the interpreter an operation costs about the same whatever its size; Triton allows 2^20 elements.
 INTERPRETED_TILE = 1 << 18
+_ONE_THREAD_PRODUCT = 1 << 18  # multiplications up to which OpenBLAS stays on one thread
 
 
 def power_of_two(n: int) -> int:
@@ -28,6 +29,14 @@ def tile_rows(rows: int, columns: int) -> int:
     if not INTERPRETED:
         return 1
     return min(power_of_two(rows), max(1, INTERPRETED_TILE // columns))
+
+
+def interpreted_keys(rows: int, dim: int) -> int:
+    """Keys of an attention tile in the interpreter: many, but few enough for a BLAS product on one thread.
+
+    Its threads go on spinning after a product, which slows all else down fourfold on two cores.
+    """
+    return max(128, _ONE_THREAD_PRODUCT // (rows * power_of_two(dim)))
 
 
 def warps_for(elements: int) -> int:

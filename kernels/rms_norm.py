@@ -20,11 +20,11 @@ def _rms_norm(
     x_ptr, residual_ptr, weight_ptr, out_ptr, total_ptr, rows, inner, stride_outer, stride_inner, eps,
     H: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     col = tl.arange(0, BLOCK)
     inside = (row < rows)[:, None] & (col < H)[None, :]
-    source = (row // inner).to(tl.int64) * stride_outer + (row % inner) * stride_inner
-    target = row.to(tl.int64)[:, None] * H + col[None, :]
+    source = (row // inner) * stride_outer + (row % inner) * stride_inner
+    target = row[:, None] * H + col[None, :]
     x = tl.load(x_ptr + source[:, None] + col[None, :], mask=inside, other=0.0)
     dtype = x.dtype
     x = x.to(tl.float32)
