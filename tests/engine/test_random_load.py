@@ -1,4 +1,4 @@
-"""Random load over the real table, step and loops, with cancels, tiny pools and drafts: answers as if alone."""
+"""Random load over the real table, step and loops: cancels, tiny pools, drafts; answers as if alone."""
 
 from __future__ import annotations
 
