@@ -1,6 +1,6 @@
-"""Unpacks ggml's 4-bit and 8-bit blocks into codes, scales and minima. Knows the bytes of a block, no file.
+"""Unpacks ggml's 4-bit blocks into codes, scales and minima. Knows the bytes of a block, no file.
 
-Layouts after ggml-common.h (block_q4_0, block_q4_1, block_q4_K, block_q8_0) of llama.cpp.
+Layouts after ggml-common.h (block_q4_0, block_q4_1, block_q4_K) of llama.cpp.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.models.weights import GROUP, Q4Blocks, Q8Blocks
+from engine.models.weights import GROUP, Q4Blocks
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Halves = np.ndarray[Any, np.dtype[np.float32]]
@@ -25,12 +25,6 @@ def unpack_q4(data: Bytes, kind: int) -> Q4Blocks:
     codes, scale, minimum = _UNPACK[kind](data)
     rows = data.shape[0]
     return Q4Blocks(*(_tensor(part, rows) for part in (codes, scale, minimum)))
-
-
-def unpack_q8(data: Bytes) -> Q8Blocks:
-    """data: uint8 [N, bytes a row] of a Q8_0 matrix. A block: fp16 d, 32 signed codes; value = d * code."""
-    rows, blocks = data.shape[0], data.reshape(-1, 2 + GROUP)
-    return Q8Blocks(_tensor(blocks[:, 2:].view(np.int8), rows), _tensor(_half(blocks, 0), rows))
 
 
 def _tensor(values: np.ndarray[Any, Any], rows: int) -> Tensor:

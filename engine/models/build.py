@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from engine.errors import UserError
-from engine.models.linear import DenseLinear, Int4Linear, Int8Linear, Linear, fits_int4, merge_blocks
+from engine.models.linear import Int4Linear, Linear, dense_linear, fits_int4, merge_blocks
 from engine.models.llama import LayerWeights, LlamaModel, LlamaWeights
 from engine.models.names import EMBED, FINAL_NORM, HEAD, check_tensors, layer_prefix
 from engine.models.shape import ModelShape
 from engine.models.source import Progress, compute_dtype, silent
 from engine.models.weights import WeightReader
 
-# A bfloat16 copy beside int4 weights makes prefill and large batches about twice as fast; past this size of
-# all copies together, memory matters more.
+# A bfloat16 copy beside int4 weights makes prefill and batches of more than four rows about twice as fast;
+# past this size of all copies together, memory matters more.
 DENSE_COPY_BYTES = 512 << 20
 
 
@@ -55,9 +55,7 @@ class _Builder:
         return self._reader.read(name).to(self._device, self._dtype).contiguous()
 
     def head(self, embed: Tensor) -> Linear:
-        dense = self._head_matrix(embed)
-        blocks = self._reader.q8(EMBED if dense is embed else HEAD) if self._int4 else None
-        return Int8Linear(blocks, dense) if blocks and fits_int4(blocks) else DenseLinear(dense)
+        return dense_linear(self._head_matrix(embed))
 
     def _head_matrix(self, embed: Tensor) -> Tensor:
         if not self._shape.tied:
@@ -91,7 +89,7 @@ class _Builder:
             if packed is not None:
                 return packed
         tensors = [self.tensor(part + ".weight") for part in parts]
-        return DenseLinear(torch.cat(tensors) if len(tensors) > 1 else tensors[0], bias)
+        return dense_linear(torch.cat(tensors) if len(tensors) > 1 else tensors[0], bias)
 
     def _int4_linear(self, parts: Sequence[str], bias: Tensor | None) -> Linear | None:
         """None where some part is stored with more than 4 bits: it keeps them, in bfloat16."""

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from engine.errors import UserError
-from engine.models.blocks import unpack_q4, unpack_q8
+from engine.models.blocks import unpack_q4
 from engine.models.gguf_file import GgufFile, GgufTensor
-from engine.models.gguf_shape import EIGHT_BIT, FOUR_BIT, ROPE_FACTORS, tensor_name
+from engine.models.gguf_shape import FOUR_BIT, ROPE_FACTORS, tensor_name
 from engine.models.shape import ModelShape
-from engine.models.weights import Q4Blocks, Q8Blocks, WeightReader
+from engine.models.weights import Q4Blocks, WeightReader
 
 PERMUTED = ("llama",)  # architectures whose q and k rows llama.cpp stores in interleaved pairs
 
@@ -45,13 +45,6 @@ class GgufReader(WeightReader):
         found = unpack_q4(self._file.data(tensor), tensor.kind)
         parts = (found.codes, found.scale, found.minimum)
         return Q4Blocks(*(self._rows_in_order(name, part) for part in parts))
-
-    def q8(self, name: str) -> Q8Blocks | None:
-        tensor = self._tensors[name]
-        if tensor.kind != EIGHT_BIT:
-            return None
-        found = unpack_q8(self._file.data(tensor))
-        return Q8Blocks(*(self._rows_in_order(name, part) for part in (found.codes, found.scale)))
 
     def _rows_in_order(self, name: str, values: Tensor) -> Tensor:
         heads = {"q_proj": self._shape.num_heads, "k_proj": self._shape.num_kv_heads}

@@ -18,7 +18,6 @@ from engine.models.shape import ModelShape
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 ROPE_FACTORS = "rope_freqs.weight"
 FOUR_BIT = (2, 3, 12)  # ggml numbers of Q4_0, Q4_1 and Q4_K: 4-bit codes in groups of 32
-EIGHT_BIT = 8  # Q8_0: 8-bit codes in groups of 32
 _TOP = {"token_embd.weight": EMBED, "output_norm.weight": FINAL_NORM, "output.weight": HEAD}
 _LAYER = {
     "attn_norm": "input_layernorm",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -9,12 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.models.weights import GROUP, Q4Blocks, Q8Blocks
+from engine.models.weights import GROUP, Q4Blocks
 
-# Rows up to which the int4 kernel beats a dense product: its time grows with the rows, for it is a
-# matrix-vector kernel at heart. Measured on two cores with 576 to 3072 outputs.
-INT4_ROWS = 8
-INT8_ROWS = 4  # the same for 8-bit weights, which cost twice as much
+# Rows up to which the int4 kernel beats a packed bfloat16 product: it works in blocks of four rows.
+INT4_ROWS = 4
+_TYPICAL_ROWS = 8  # for which oneDNN chooses its layout; it serves all
 
 
 class Linear(ABC):
@@ -45,11 +45,51 @@ class DenseLinear(Linear):
         return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
 
 
+class PackedLinear(Linear):
+    """A bfloat16 matrix on the CPU in the layout that oneDNN's kernels want: the plain product rearranges the
+    weights at each call, which takes longer than a product of few rows.
+
+    Results equal `DenseLinear`'s to the bit. Not for fp32: there oneDNN sums in another order than the plain
+    product, and fp32 is the reference.
+    """
+
+    __slots__ = ("_bias", "_packed", "_product")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, _TYPICAL_ROWS)
+        self._product = torch.ops.mkldnn._linear_pointwise.default
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y: Tensor = self._product(x, self._packed, self._bias, "none", [], "")
+        return y
+
+    def nbytes(self) -> int:
+        return int(self._packed.nbytes) + (0 if self._bias is None else self._bias.nbytes)
+
+
+def dense_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
+    """The fastest dense map for the weight's device and dtype."""
+    if weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and packs_bfloat16():
+        return PackedLinear(weight, bias)
+    return DenseLinear(weight, bias)
+
+
+@functools.cache
+def packs_bfloat16() -> bool:
+    """Whether this processor and build of torch take packed bfloat16 weights."""
+    try:
+        torch.ops.mkldnn._reorder_linear_weight(torch.zeros(16, 16, dtype=torch.bfloat16), _TYPICAL_ROWS)
+    except (RuntimeError, AttributeError):
+        return False
+    return True
+
+
 class Int4Linear(Linear):
     """4-bit weights on the CPU with bfloat16 activations and scales.
 
     The kernel computes (code - 8) * scale + zero, so zero = minimum + 8 * scale. With `keep_dense` there is a
-    bfloat16 copy of the same values, and passes of more than INT4_ROWS rows use that: it is faster there.
+    packed bfloat16 copy of the same values, and passes of more than INT4_ROWS rows use that.
     """
 
     __slots__ = ("_bias", "_dense", "_packed", "_scales")
@@ -57,43 +97,17 @@ class Int4Linear(Linear):
     def __init__(self, blocks: Q4Blocks, bias: Tensor | None = None, *, keep_dense: bool = False) -> None:
         self._packed, self._scales = _pack(blocks.codes, blocks.scale, blocks.minimum + 8 * blocks.scale)
         self._bias = bias
-        self._dense = blocks.dense().to(torch.bfloat16) if keep_dense else None
+        self._dense = dense_linear(blocks.dense().to(torch.bfloat16), bias) if keep_dense else None
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._dense is not None and x.shape[0] > INT4_ROWS:
-            return functional.linear(x, self._dense, self._bias)
+            return self._dense(x)
         y = torch._weight_int4pack_mm_for_cpu(x, self._packed, GROUP, self._scales)
         return y if self._bias is None else y.add_(self._bias)
 
     def nbytes(self) -> int:
-        own = (self._packed, self._scales, self._bias, self._dense)
-        return sum(tensor.nbytes for tensor in own if tensor is not None)
-
-
-class Int8Linear(Linear):
-    """8-bit weights as two 4-bit matrices side by side, over the input twice: the int4 kernel takes half the
-    time of a bfloat16 product for few rows. `dense` is the same matrix in bfloat16, for more than INT8_ROWS.
-
-    code + 128 = 16 * high + low, so value = (high - 8) * 16 * scale + (low - 8) * scale + 8 * scale.
-    """
-
-    __slots__ = ("_dense", "_packed", "_scales")
-
-    def __init__(self, blocks: Q8Blocks, dense: Tensor) -> None:
-        shifted = (blocks.codes.to(torch.int16) + 128).to(torch.uint8)
-        codes = torch.cat((shifted >> 4, shifted & 15), dim=1)
-        scale = torch.cat((16 * blocks.scale, blocks.scale), dim=1)
-        zero = torch.cat((torch.zeros_like(blocks.scale), 8 * blocks.scale), dim=1)
-        self._packed, self._scales = _pack(codes, scale, zero)
-        self._dense = dense
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if x.shape[0] > INT8_ROWS:
-            return functional.linear(x, self._dense)
-        return torch._weight_int4pack_mm_for_cpu(torch.cat((x, x), dim=1), self._packed, GROUP, self._scales)
-
-    def nbytes(self) -> int:
-        return self._packed.nbytes + self._scales.nbytes + self._dense.nbytes
+        own = self._packed.nbytes + self._scales.nbytes + (0 if self._bias is None else self._bias.nbytes)
+        return own + (0 if self._dense is None else self._dense.nbytes())
 
 
 def _pack(codes: Tensor, scale: Tensor, zero: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,7 +124,7 @@ def _pack(codes: Tensor, scale: Tensor, zero: Tensor) -> tuple[Tensor, Tensor]:
     return packed, torch.stack((rounded.t(), zero.t()), dim=2).to(torch.bfloat16).contiguous()
 
 
-def fits_int4(blocks: Q4Blocks | Q8Blocks) -> bool:
+def fits_int4(blocks: Q4Blocks) -> bool:
     """Whether the CPU kernel takes a matrix of this size: outputs in tiles of 16, inputs in groups of 32."""
     rows, columns = blocks.codes.shape
     return rows % 16 == 0 and columns % GROUP == 0

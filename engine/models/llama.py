@@ -39,7 +39,7 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class LlamaWeights:
-    """embed [V, H] in the compute dtype; final_norm [H]; head: H -> V (over `embed` itself when tied)."""
+    """embed [V, H] in the compute dtype; final_norm [H]; head: H -> V (the same matrix when tied)."""
 
     embed: Tensor
     layers: tuple[LayerWeights, ...]
@@ -140,9 +140,9 @@ class LlamaModel(CausalLM):
         return self.weights.head(hidden).float()
 
     def nbytes(self) -> int:
-        """Bytes of all matrices; a tied head counts once."""
+        """Bytes of all matrices, copies for speed included; what head and embedding share counts once."""
         weights = self.weights
-        head = weights.head.nbytes() - (weights.embed.nbytes if self.shape.tied else 0)
+        head = 0 if getattr(weights.head, "weight", None) is weights.embed else weights.head.nbytes()
         linears = sum(
             part.nbytes()
             for layer in weights.layers

@@ -38,17 +38,6 @@ class Q4Blocks:
         return (grouped * self.scale.unsqueeze(2) + self.minimum.unsqueeze(2)).view(rows, columns)
 
 
-@dataclass(frozen=True)
-class Q8Blocks:
-    """An 8-bit matrix of N rows and K columns: value = codes * scale, per group of 32 columns.
-
-    codes: int8 [N, K]. scale: fp32 [N, K / 32].
-    """
-
-    codes: Tensor
-    scale: Tensor
-
-
 class WeightReader(ABC):
     """Tensors of one checkpoint by Hugging Face name. shapes: what it holds; files: what it reads."""
 
@@ -62,10 +51,6 @@ class WeightReader(ABC):
 
     def q4(self, name: str) -> Q4Blocks | None:
         """The matrix as its stored 4-bit blocks; None when it is stored otherwise."""
-        return None
-
-    def q8(self, name: str) -> Q8Blocks | None:
-        """The matrix as its stored 8-bit blocks; None when it is stored otherwise."""
         return None
 
 

@@ -10,10 +10,18 @@ from dense_attention import DenseLoop, PlainOps, idle, one_request
 from torch import Tensor
 
 from engine.build import make_config
-from engine.models.linear import INT4_ROWS, INT8_ROWS, Int4Linear, Int8Linear, merge_blocks
+from engine.models.linear import (
+    INT4_ROWS,
+    DenseLinear,
+    Int4Linear,
+    PackedLinear,
+    dense_linear,
+    merge_blocks,
+    packs_bfloat16,
+)
 from engine.models.llama import OVERSHOOT, LlamaModel
 from engine.models.tiny import TinyModel
-from engine.models.weights import Q4Blocks, Q8Blocks
+from engine.models.weights import Q4Blocks
 
 IDS = [5, 250, 17, 300, 8, 8, 90]
 
@@ -125,16 +133,19 @@ def test_int4_product(rows: int, keep_dense: bool, bias: bool) -> None:
     assert (found.float() - expected).abs().max() < 0.02 * expected.abs().max()
 
 
-@pytest.mark.parametrize("rows", [1, INT8_ROWS, INT8_ROWS + 1, 20])
-def test_int8_product_covers_every_code(rows: int) -> None:
-    codes = torch.arange(-128, 128, dtype=torch.int16).to(torch.int8).repeat(16, 1).roll(1, 0)
-    scale = torch.rand(16, 8, generator=torch.Generator().manual_seed(0)) + 0.5
-    blocks = Q8Blocks(codes, scale)
-    values = (codes.view(16, 8, 32).float() * scale.unsqueeze(2)).view(16, 256)
-    x = torch.randn(rows, 256, generator=torch.Generator().manual_seed(1)).bfloat16()
-    found = Int8Linear(blocks, values.bfloat16())(x).float()
-    expected = x.float() @ values.T
-    assert (found - expected).abs().max() < 0.02 * expected.abs().max()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [0, 1, 5, 40])
+@pytest.mark.parametrize("bias", [False, True])
+def test_packed_product_equals_the_plain_one(dtype: torch.dtype, rows: int, bias: bool) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    weight = torch.randn(80, 96, generator=generator).to(dtype)
+    offset = torch.randn(80, generator=generator).to(dtype) if bias else None
+    x = torch.randn(rows, 96, generator=generator).to(dtype)
+    linear = dense_linear(weight, offset)
+    packed = dtype == torch.bfloat16 and packs_bfloat16()
+    assert isinstance(linear, PackedLinear if packed else DenseLinear)
+    assert torch.equal(linear(x), DenseLinear(weight, offset)(x))
+    assert linear.nbytes() >= weight.nbytes
 
 
 def random_q4(rows: int, columns: int, generator: torch.Generator) -> Q4Blocks:

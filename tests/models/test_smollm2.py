@@ -16,7 +16,7 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from engine.build import make_config
 from engine.models.base import LoadedModel
 from engine.models.embedded import embedded_file
-from engine.models.linear import Int4Linear, Int8Linear
+from engine.models.linear import Int4Linear
 from engine.models.smollm2 import SHAPE, SmolLM2
 
 pytestmark = pytest.mark.model
@@ -57,7 +57,6 @@ def test_the_file_has_the_declared_shape(ours: LoadedModel) -> None:
     assert ours.model.shape == SHAPE
     assert ours.eos_ids == (2,)
     assert list(ours.files.values()) == ["b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"]
-    assert ours.model.weights.head.weight is ours.model.weights.embed
 
 
 def test_logits_equal_transformers(ours: LoadedModel, theirs: Any) -> None:
@@ -98,10 +97,9 @@ def one_by_one(model: Any, ids: list[int]) -> torch.Tensor:
     return torch.cat([loop.logits(ids[start : start + 4]) for start in range(0, len(ids), 4)])
 
 
-def test_int4_packs_every_projection_and_the_head() -> None:
+def test_int4_packs_every_projection() -> None:
     weights = load("int4").model.weights
     for layer in weights.layers:
         assert all(
             isinstance(part, Int4Linear) for part in (layer.qkv, layer.output, layer.gate_up, layer.down)
         )
-    assert isinstance(weights.head, Int8Linear)

@@ -156,14 +156,14 @@ def test_dtype_that_cannot_work(
 # -- tiny and dummy weights
 
 
-def weights_of(source: TinyModel, dtype: str = "float32") -> dict[str, torch.Tensor]:
-    weights = source.load("cpu", dtype).model.weights
-    first = weights.layers[0]
+def weights_of(source: TinyModel) -> dict[str, torch.Tensor]:
+    weights = source.load("cpu", "float32").model.weights
+    hidden, first = torch.eye(64), weights.layers[0]  # multiplying by it shows the weights
     return {
         "embed": weights.embed,
-        "qkv": first.qkv.weight,
+        "qkv": first.qkv(hidden),
         "norm": first.input_norm,
-        "head": weights.head.weight,
+        "head": weights.head(hidden),
     }
 
 
@@ -182,7 +182,8 @@ def test_tiny_has_the_shape_it_declares(options: dict[str, Any]) -> None:
     assert loaded.tokenizer.vocab_size == 512
     assert loaded.eos_ids == loaded.tokenizer.eos_ids == (257,)
     assert len(loaded.model.layers) == source.shape().num_layers
-    assert (loaded.model.weights.head.weight is loaded.model.weights.embed) == bool(options.get("tied"))
+    tied = torch.equal(loaded.model.weights.head(torch.eye(64)).T, loaded.model.weights.embed)
+    assert tied == bool(options.get("tied"))
     assert (loaded.model.weights.layers[0].q_norm is not None) == bool(options.get("qk_norm"))
 
 
