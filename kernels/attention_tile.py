@@ -155,7 +155,7 @@ def launch(
     _attention_tile[(tiles, batch.size, kv_heads // tile.heads * splits)](
         q, kv.k, kv.v, out, partial.sums if partial else out, partial.stats if partial else out,
         batch.page_table, batch.rows, batch.seq_lens.device, batch.query_start,
-        batch.query_start if tree is None else tree.view(torch.uint8),
+        batch.query_start if tree is None else tree.contiguous().view(torch.uint8),  # may come as a slice
         scale * LOG2_E, splits, q.stride(0), q.stride(1), kv.k.stride(0), kv.k.stride(1),
         batch.page_table.stride(0),
         HEADS=heads, GROUP=group, PACK=tile.heads, D=dim, D_P=power_of_two(max(dim, 16)), PAGE=page_size,
