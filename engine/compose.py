@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from engine.build import TARGET, config_problems, parts_of, target_class
-from engine.conf_tree import CONF, ROOT_NAME, ConfTree, conf_tree
+from engine.conf_tree import CONF, ROOT_NAME, ConfTree, Option, conf_tree
 from engine.config import root_problems
 from engine.errors import UserError
 from engine.overrides import Checked, check_overrides
@@ -69,7 +69,7 @@ def compose_draft(overrides: Sequence[str] = ()) -> Draft:
     tree = conf_tree()
     checked = _readable(check_overrides(overrides, tree))
     resolved = _resolve(checked)
-    problems = (*checked.problems, *_tree_problems(resolved.cfg, tree, checked))
+    problems = (*checked.problems, *_tree_problems(resolved.cfg, resolved.choices, tree, checked))
     return Draft(resolved, problems)
 
 
@@ -142,10 +142,12 @@ def _sentence(error: BaseException) -> str:
     cause = error.__cause__
     if cause is not None and isinstance(cause, OmegaConfBaseException):
         kept = [*kept, _sentence(cause)]
-    return " ".join(kept) or type(error).__name__
+    return " ".join(kept).partition(" To append to your default list")[0] or type(error).__name__
 
 
-def _tree_problems(cfg: Mapping[str, Any], tree: ConfTree, checked: Checked) -> list[str]:
+def _tree_problems(
+    cfg: Mapping[str, Any], choices: Mapping[str, str], tree: ConfTree, checked: Checked
+) -> list[str]:
     """What the root's schema and every part's Config say of the composed tree.
 
     Groups whose option was not found are left out: their keys were meant for another part.
@@ -154,8 +156,20 @@ def _tree_problems(cfg: Mapping[str, Any], tree: ConfTree, checked: Checked) -> 
     problems = root_problems({key: value for key, value in scalars.items() if key not in checked.doubtful})
     for group in tree.defaults:
         if group not in checked.doubtful:
-            problems += part_problems(cfg[group], group)
+            option = tree.groups[group][choices[group]]
+            problems += _missing_parts(cfg[group], option) or part_problems(cfg[group], group)
     return problems
+
+
+def _missing_parts(node: Any, option: Option) -> list[str]:
+    """Parts that the option nests and that a value has overwritten, as `attention.prefill=null` does."""
+    present = parts_of(node) if isinstance(node, Mapping) else {}
+    return [
+        f"{option.group}.{key} holds a part and takes no value: "
+        f"choose one of the group with {inner}@{option.group}.{key}=OPTION"
+        for key, inner in option.parts
+        if key not in present
+    ]
 
 
 def part_problems(node: Any, where: str) -> list[str]:

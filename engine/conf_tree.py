@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ CONF = (
     Path(__file__).resolve().parents[1] / "conf"
 )  # beside the package: checkout, editable install and wheel
 ROOT_NAME = "config"
+_NESTED = re.compile(r"^\s*- /(\w+)@(\w+):", re.MULTILINE)  # a defaults entry that places a part under a key
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Option:
     name: str
     summary: str
     target: str | None
+    parts: tuple[tuple[str, str], ...] = ()  # (key, group) of the parts that it nests
 
     def part_class(self) -> type | None:
         """The class that the option names; None for an option that only collects other values."""
@@ -71,7 +74,8 @@ def _option(group: str, path: Path) -> Option:
     target = next(
         (line.partition(":")[2] for line in text.splitlines() if line.startswith(f"{TARGET}:")), None
     )
-    return Option(group, path.stem, summary, target.partition("#")[0].strip() if target else None)
+    nested = tuple((key, inner) for inner, key in _NESTED.findall(text))
+    return Option(group, path.stem, summary, target.partition("#")[0].strip() if target else None, nested)
 
 
 def _defaults(entries: list[Any]) -> dict[str, str]:

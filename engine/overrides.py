@@ -92,7 +92,7 @@ def parse(argument: str, tree: ConfTree, *, sweep: bool = False) -> Override | N
 def chosen_options(overrides: Sequence[str], tree: ConfTree) -> dict[str, str]:
     """group -> option of a checked command line: the defaults, and what was chosen over them."""
     found = [parse(line, tree) for line in overrides]
-    chosen = {o.key: str(o.value).strip("'\"") for o in found if o is not None and o.key in tree.groups}
+    chosen = {o.key: str(o.value).strip("'\"") for o in found if o and not o.package and o.key in tree.groups}
     return {**tree.defaults, **chosen}
 
 

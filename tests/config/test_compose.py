@@ -90,6 +90,13 @@ def test_yaml_spells_out_every_option_with_the_class_default(group, option):
         (["spec.num_stpes=3"], [["spec.num_stpes", "no options"]]),
         (["+spec.num_stpes=3"], [["spec.num_stpes", "no options"]]),
         (["spec.draft_attention=null"], [["spec.draft_attention"]]),
+        (
+            ["attention=hybrid", "attention.prefill=null"],
+            [["attention.prefill", "attention@attention.prefill="]],
+        ),
+        (["attention=hybrid", "attention.decode.kv_split=1"], [["did you mean kv_splits?"]]),
+        (["attention=hybrid", "attention@attention.decode=nope"], [["attention has no option nope"]]),
+        (["attention=torch", "attention@attention.decode=torch"], [["attention@attention.decode"]]),
         (["cache.page_size=-3"], [["cache.page_size=-3", "at least 1"]]),
         (["page_size=4"], [["did you mean cache.page_size?"]]),
         (["~spec"], [["nothing can be removed"]]),
@@ -130,6 +137,15 @@ def test_hydras_keys_can_be_set():
 
 def test_run_folder_names_differ_by_microseconds():
     assert len({compose([]).run_dir for _ in range(3)}) == 3
+
+
+def test_a_nested_part_is_chosen_by_its_place():
+    node = compose(["attention=hybrid", "attention@attention.decode=torch"]).cfg["attention"]
+    assert node["decode"] == node["prefill"]
+    assert (
+        compose(["attention=hybrid", "attention.decode.kv_splits=2"]).cfg["attention"]["decode"]["kv_splits"]
+        == 2
+    )
 
 
 def test_plus_signs_on_known_keys_set_them():
