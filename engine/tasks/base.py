@@ -80,9 +80,9 @@ def say(line: str) -> None:
 
 def composed(overrides: Sequence[str]) -> Mapping[str, Any]:
     """The plain resolved config of a command line."""
-    from engine.compose import compose
+    from engine.rules import compose_checked
 
-    return compose(overrides).cfg
+    return compose_checked(overrides).cfg
 
 
 @dataclass(frozen=True)
