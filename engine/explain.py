@@ -73,7 +73,7 @@ def plan(facts: Facts) -> MemoryPlan | None:
     if facts.shape is None or facts.weights is None or facts.compute is None:
         return None
     page_size = facts.option("cache", "page_size") or 1
-    context = auto_context(facts.option("cache", "max_context") or "auto", facts.shape.max_positions)
+    context = auto_context(facts.option("cache", "max_context") or "auto", facts.shape.longest)
     running = facts.option("scheduler", "max_running") or 1
     tokens = facts.option("cache", "tokens")
     automatic = not isinstance(tokens, int)

@@ -101,7 +101,7 @@ def sizes(
     on: torch.device,
 ) -> Sizes:
     """Resolve the automatic sizes; the weights are on the device by now."""
-    context = auto_context(cache.max_context, model.shape.max_positions)
+    context = auto_context(cache.max_context, model.shape.longest)
     tokens = cache.tokens
     if tokens == "auto":
         per_token = model.kv_layout.bytes_per_token()

@@ -116,9 +116,9 @@ def workspace_bytes(shape: ModelShape, compute: str, sizes: PlanSizes) -> int:
     return tokens * widest * BYTES[compute] + 2 * logits
 
 
-def auto_context(max_context: int | str, max_positions: int) -> int:
+def auto_context(max_context: int | str, longest: int) -> int:
     """ "auto": what the model was made for."""
-    return max_positions if max_context == "auto" else min(int(max_context), max_positions)
+    return longest if max_context == "auto" else min(int(max_context), longest)
 
 
 def auto_tokens(context: int, max_running: int, per_token: int, free_bytes: int | None) -> int:

@@ -28,6 +28,11 @@ class ModelShape:
     o_bias: bool = False
     sliding_window: int | None = None  # positions a query may look back; None: all
 
+    @property
+    def longest(self) -> int:
+        """Most positions a row can have: those the model was trained for, within its sliding window."""
+        return min(self.max_positions, self.sliding_window or self.max_positions)
+
     def context_problem(self, context: int) -> str:
         """Why rows of `context` positions cannot work, as a clause; empty when they can."""
         if context > self.max_positions:

@@ -14,10 +14,11 @@ def context(facts: Facts) -> Answer:
         return not_applicable("cache.max_context is automatic")
     if facts.shape is None:
         return unknown("the model's positions are not known yet")
-    if asked > facts.shape.max_positions:
-        most = facts.shape.max_positions
+    problem = facts.shape.context_problem(asked)
+    if problem:
+        most = facts.shape.longest
         return violated(
-            f"cache.max_context={asked} is more than the {most} positions of {facts.named('model')}; "
+            f"cache.max_context={asked} cannot work with {facts.named('model')}: {problem}; "
             f"use cache.max_context={most}"
         )
     return ok(f"{asked} of {facts.shape.max_positions} positions")
@@ -64,7 +65,7 @@ def longest_request(facts: Facts) -> int | None:
     if facts.shape is None:
         return None
     asked, tokens = facts.option("cache", "max_context"), facts.option("cache", "tokens")
-    limit = auto_context("auto" if asked is None else asked, facts.shape.max_positions)
+    limit = auto_context("auto" if asked is None else asked, facts.shape.longest)
     return min(limit, tokens) if isinstance(tokens, int) else limit
 
 
