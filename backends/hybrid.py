@@ -77,8 +77,8 @@ def _check_children(children: Mapping[str, object]) -> None:
     if set(children) != set(CHILDREN):
         given = ", ".join(children) or "nothing"
         raise UserError(
-            f"attention=hybrid is made of the backends prefill and decode, but was given {given}: choose both, for "
-            "example attention@attention.prefill=torch attention@attention.decode=triton"
+            f"attention=hybrid needs the backends prefill and decode, but was given {given}: choose both, "
+            "for example attention@attention.prefill=torch attention@attention.decode=triton"
         )
 
 

@@ -11,6 +11,7 @@ import os
 import sys
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -96,7 +97,23 @@ def _settle_triton(device_type: str) -> None:
     if interpret != INTERPRETED:
         raise UserError(_CLASH[INTERPRETED])
     if interpret:
+        _check_interpreter()
         _announce_interpreter()
+
+
+def _check_interpreter() -> None:
+    """Triton 3.6 converts one-element arrays to integers, which numpy 2.4 no longer does."""
+    triton, numpy = version("triton"), version("numpy")
+    if _release(triton) < (3, 7) and _release(numpy) >= (2, 4):
+        raise UserError(
+            f"attention=triton on the CPU: the interpreter of triton {triton} fails with numpy {numpy}: "
+            "pip install 'triton>=3.7,<3.8' or 'numpy<2.4', or choose attention=torch"
+        )
+
+
+def _release(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
 
 
 @cache

@@ -1,0 +1,72 @@
+"""Compile every kernel for a GPU that need not be here: run as a script, without TRITON_INTERPRET.
+
+Usage: compile_for_gpu.py CAPABILITY DTYPE (for example: 90 bf16). Prints one line a kernel variant.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from kernels.attention_decode import _merge
+from kernels.attention_tile import _attention_tile
+from kernels.rms_norm import _rms_norm
+from kernels.rope_store import _rope_store
+from kernels.silu_mul import _silu_mul
+
+INTEGER_POINTERS = {
+    "table_ptr": "*i32", "rows_ptr": "*i64", "lens_ptr": "*i32", "start_ptr": "*i32", "tree_ptr": "*u8",
+    "positions_ptr": "*i64", "slots_ptr": "*i64",
+}  # fmt: skip
+FLOAT_POINTERS = {"sums_ptr", "stats_ptr", "part_ptr", "cos_ptr", "sin_ptr"}
+FLOATS = {"scale", "eps"}
+
+
+def kind(name: str, dtype: str) -> str:
+    if name in INTEGER_POINTERS:
+        return INTEGER_POINTERS[name]
+    if name.endswith("_ptr"):
+        return "*fp32" if name in FLOAT_POINTERS else f"*{dtype}"
+    return "fp32" if name in FLOATS else "i32"
+
+
+def compile_one(kernel: Any, dtype: str, target: GPUTarget, warps: int, **constants: Any) -> None:
+    names = list(inspect.signature(kernel.fn).parameters)
+    signature = {n: "constexpr" if n in constants else kind(n, dtype) for n in names}
+    assert not any(n.isupper() and n not in constants for n in names), "a constant is missing"
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    built = triton.compile(source, target=target, options={"num_warps": warps, "num_stages": 2})
+    shared = built.metadata.shared
+    assert shared <= 99 * 1024, f"{shared} bytes of shared memory: more than an sm_86 block has"
+    print(kernel.fn.__name__, dtype, constants, "shared", shared)
+
+
+def main(capability: int, dtype: str) -> None:
+    target = GPUTarget("cuda", capability, 32)
+    rows, keys = (32, 32) if dtype == "fp32" else (64, 64)
+    for dim, dim_p, block_m, group, tree, split in (
+        (64, 64, 16, 3, False, False),
+        (128, 128, 16, 4, False, True),
+        (80, 128, rows, 8, True, True),
+        (128, 128, rows, 4, False, False),
+    ):
+        compile_one(
+            _attention_tile, dtype, target, 4, HEADS=group * 8, GROUP=group, PACK=1, D=dim, D_P=dim_p,
+            PAGE=16, BLOCK_M=block_m, BLOCK_N=keys, TREE=tree, SPLIT=split, UPCAST=False,
+        )  # fmt: skip
+    compile_one(_merge, dtype, target, 1, D=80, D_P=128)
+    compile_one(_rms_norm, dtype, target, 4, H=576, ROWS=1, BLOCK=1024, ADD=True)
+    compile_one(_rms_norm, dtype, target, 1, H=128, ROWS=1, BLOCK=128, ADD=False)
+    compile_one(_silu_mul, dtype, target, 4, F=1536, ROWS=1, BLOCK=1024)
+    compile_one(
+        _rope_store, dtype, target, 2, HEADS=9, KV_HEADS=3, D=64, ROWS=1, HEADS_P=16, KV_HEADS_P=4, HALF_P=32
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,25 @@
+"""Every kernel compiles for GPUs that are not here: what the interpreter accepts, they may not.
+
+Each run is its own process, because in this one Triton interprets.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "compile_for_gpu.py"
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [(90, "bf16"), (90, "fp32"), (80, "fp16")])
+def test_kernels_compile(capability: int, dtype: str, tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(SCRIPT.parents[2])}
+    command = [sys.executable, str(SCRIPT), str(capability), dtype]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(done.stdout.splitlines()) == 9
