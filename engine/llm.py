@@ -239,6 +239,15 @@ class LLM:
             self._ids(token_ids),
         )
 
+    def forget_prefixes(self) -> int:
+        """Empty the prefix cache, so that the next prompt is computed from its start; returns the pages freed.
+
+        What running requests use stays.
+        """
+        while not self._live and self._loop.has_work():  # a late step of what ended may hold pages
+            self.step()
+        return self._scheduler.forget_prefixes()
+
     def check(self) -> None:
         """Hold the accounting of pages and rows: free + cached + reserved == total. Raises InternalError."""
         self._scheduler.check()

@@ -86,7 +86,7 @@ def rates(counts: Mapping[str, Number]) -> dict[str, float | None]:
     """Derived figures of a difference: null where nothing of the kind ran.
 
     accept_length: tokens that a request gets from a decode step (1.0 without speculation), counted after
-    trimming. forward_occupancy: requests in a decode step.
+    trimming. decode_batch: requests in a decode step.
     """
     decodes, rows = counts["decode_steps"], counts["decode_rows"]
     drafted = counts["drafted_tokens"]
@@ -96,7 +96,7 @@ def rates(counts: Mapping[str, Number]) -> dict[str, float | None]:
         "back_pressure_waits_per_step": _ratio(counts["back_pressure_waits"], steps),
         "host_ms_per_step": _ratio(1e3 * counts["host_seconds"], steps),
         "accept_length": _ratio(counts["decode_tokens"], counts["decode_results"]),
-        "forward_occupancy": _ratio(rows, decodes),
+        "decode_batch": _ratio(rows, decodes),
         "eager_decode_share": _ratio(counts["eager_decode_steps"], decodes),
         "cached_share": _ratio(counts["cached_tokens"], counts["prompt_tokens"]),
         "accept_rate": _ratio(counts["accepted_drafts"], drafted),

@@ -106,6 +106,10 @@ class Scheduler:
         """Whether a request is unfinished or a step in flight."""
         return bool(self._in_flight) or self._roster.has_work()
 
+    def forget_prefixes(self) -> int:
+        """Empty the prefix cache of all that no running request uses; returns the pages freed."""
+        return self.ledger.forget()
+
     def check(self) -> None:
         """The accounting invariant: free + cached + reserved == total, every page and row with one owner.
 

@@ -94,6 +94,12 @@ class PageLedger:
         self.cache.unlock(request.cache_node)
         request.pages, request.shared_pages, request.cache_node = [], 0, None
 
+    def forget(self) -> int:
+        """Free every cached page that nobody has locked; returns how many. No eviction in the counters' sense."""
+        freed = self.cache.evict(self.cache.evictable)
+        self._free += freed
+        return len(freed)
+
     def check(self, holders: Iterable[Request]) -> None:
         """Prove that free + cached + reserved == total and that every page has one owner.
 

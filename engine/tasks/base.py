@@ -57,6 +57,9 @@ class TextEngine(Protocol):
     def next_token_logits(self, token_ids: Sequence[int]) -> Any:
         """fp32 tensor [V]: logits of the token that follows `token_ids`, by one full prefill."""
 
+    def forget_prefixes(self) -> int:
+        """Empty the prefix cache; pages freed."""
+
     def close(self) -> None:
         """Free the device."""
 

@@ -33,13 +33,15 @@ class Bench(Task):
     class Config(Task.Config):
         """warmup: runs that are not counted. concurrency: requests in flight, null: all of them. raw: without
         the chat template. ignore_eos: every answer has max_tokens tokens; off, since text past its end
-        flatters drafters."""
+        flatters drafters. keep_cache: runs find the prefixes that the runs before left; off, since repeats of
+        the same prompts would otherwise measure no prefill."""
 
         format: str = choice("text", ("text", "json"))
         warmup: int = number(1, ge=0)
         repeats: int = number(3, ge=1)
         concurrency: int | None = number(None, ge=1)
         ignore_eos: bool = False
+        keep_cache: bool = False
         raw: bool = False
 
     def __init__(self, config: Config) -> None:
@@ -76,6 +78,8 @@ class Bench(Task):
         runs: list[Measured] = []
         with StopFlag(context.stderr) as stop:
             for number_ in range(self._config.warmup + self._config.repeats):
+                if not self._config.keep_cache:
+                    engine.forget_prefixes()
                 run = _one_run(engine, jobs, stop, self._config.concurrency, context)
                 if stop.requested:
                     break

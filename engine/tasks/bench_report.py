@@ -90,7 +90,7 @@ def bench_table(result: Mapping[str, Any]) -> str:
         f"  time to first token, ms      {_spread(result['ttft_ms'])}",
         f"  inter-token latency, ms      {_spread(result['itl_ms'])}",
         f"  decode step, ms    {_number(result['decode_step_ms']):>10}",
-        f"  requests a step    {_number(result['forward_occupancy']):>10}",
+        f"  requests a step    {_number(result['decode_batch']):>10}",
         f"  tokens a step and request {_number(result['accept_length'])}",
         f"  host waits a step  {waits}",
         f"  peak memory        {result['peak_memory_bytes'] / 2**20:10.0f} MiB",

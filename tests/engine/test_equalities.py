@@ -135,3 +135,16 @@ def test_loop_by_concurrency(loop: str, concurrency: int, reference) -> None:
         _prompts(), _params("seeded"), *TINY, f"overlap={loop}", f"scheduler.max_running={concurrency}"
     )
     assert found == reference["tiny", "seeded"]
+
+
+@pytest.mark.parametrize("loop", ["none", "future"])
+def test_forgotten_prefixes_are_computed_again(loop: str) -> None:
+    prompt, params = list(range(70)), SamplingParams(max_tokens=5, ignore_eos=True)
+    with make(*FAKE, f"overlap={loop}") as llm:
+        first = llm.generate([prompt], params)
+        assert llm.forget_prefixes() == 4, "74 tokens with KV: four whole pages of 16"
+        again = llm.generate([prompt], params)
+        assert [o.cached_tokens for o in (*first, *again)] == [0, 0]
+        assert llm.generate([prompt], params)[0].cached_tokens == 64
+        assert answers(first) == answers(again)
+        llm.check()

@@ -58,6 +58,7 @@ class FakeEngine:
         self.on_step: Callable[[int], None] = lambda step: None
         self._requests: dict[str, Any] = {}
         self._count = 0
+        self.forgotten = 0
 
     def add(self, prompt: Any, params: Any = None, *, listener: bool = False) -> str:
         self._count += 1
@@ -106,6 +107,10 @@ class FakeEngine:
             return None
         shown = new if request["listener"] else out
         return Delta(name, index, self.tokenizer.decode(shown), tuple(shown), finish)
+
+    def forget_prefixes(self) -> int:
+        self.forgotten += 1
+        return 0
 
     def cancel(self, request_id: str) -> bool:
         request = self._requests[request_id]

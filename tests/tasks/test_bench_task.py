@@ -31,7 +31,7 @@ KEYS = {
     "peak_memory_bytes",
     "host_waits_per_step",
     "accept_length",
-    "forward_occupancy",
+    "decode_batch",
 }
 
 
@@ -98,7 +98,7 @@ def test_warm_up_does_not_leak_into_the_figures(tmp_path: Path) -> None:
 @pytest.mark.parametrize("concurrency", [1, 2, 4, None])
 def test_concurrency_bounds_the_requests_in_flight(tmp_path: Path, concurrency: int | None) -> None:
     _, result, _ = bench(tmp_path, FakeEngine(), "workload.limit=4", concurrency=concurrency, repeats=1)
-    assert result["forward_occupancy"] == (concurrency or 4)
+    assert result["decode_batch"] == (concurrency or 4)
     assert result["metrics"]["decode_steps"] == 8 * 4 // (concurrency or 4)
 
 
@@ -167,7 +167,7 @@ def test_metrics_count_modes_waits_and_results() -> None:
     assert (found["host_waits"], found["back_pressure_waits"]) == (1, 1)
     assert (found["emitted_tokens"], found["decode_tokens"], found["drafted_tokens"]) == (8, 5, 18)
     derived = rates(found)
-    assert derived["forward_occupancy"] == 3
+    assert derived["decode_batch"] == 3
     assert derived["accept_length"] == 2.5
     assert derived["host_waits_per_step"] == pytest.approx(1 / 3)
     assert derived["accept_rate"] == pytest.approx(1 / 6)
