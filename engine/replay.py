@@ -27,7 +27,6 @@ USAGE = """python -m engine.replay RUN_DIR [key=value ...]
 Runs the snapshot in RUN_DIR again, with any overrides on top, and says whether the outputs are identical.
 Exit code 0: identical; 1: different, or the folder cannot be replayed."""
 REPLAY = "replay.json"
-FILE_WORKLOAD = "engine.workloads.file.FileWorkload"
 Key = tuple[str, int, int, int]  # path of a comparison (verify), request, turn, sample
 
 
@@ -50,7 +49,7 @@ def replay(directory: str, extra: Sequence[str] = (), make_engine: MakeEngine = 
     old = _outputs(saved.path)
     resolved = recompose(saved, extra)
     task = _task(resolved)
-    config = with_saved_prompts(resolved, saved)
+    config = resolved.cfg
     run = create_run(resolved.run_dir, config, resolved.overrides, resolved.hydra)
     context = TaskContext(
         config, resolved.overrides, run, make_engine, stdin=_saved_lines(saved), stdout=io.StringIO()
@@ -61,24 +60,6 @@ def replay(directory: str, extra: Sequence[str] = (), make_engine: MakeEngine = 
     report = Report(*compare_outputs(old, _outputs(run.path)), provenance_changes(saved, run, config))
     _publish(report, saved, run, as_json=config["task"].get("format") == "json")
     return EXIT_OK if report.identical else EXIT_DIFFERENT
-
-
-def with_saved_prompts(resolved: Resolved, saved: Snapshot) -> dict[str, Any]:
-    """Take the prompts from the folder: standard input is gone, and a file may have changed since.
-
-    Not where the prompts were chosen anew, or are made from numbers (a workload that is not representative).
-    """
-    config, lines = dict(resolved.cfg), saved.path / WORKLOAD
-    chosen_anew = any(
-        config[key] != saved.config[key] for key in ("prompt", "workload") if key in saved.config
-    )
-    made = not getattr(target_class(config["workload"]["_target_"]), "representative", True)
-    typed = config["prompt"] not in (None, "-")
-    if chosen_anew or made or typed or not lines.is_file():
-        return config
-    config["workload"] = {"_target_": FILE_WORKLOAD, "path": str(lines), "limit": None}
-    config["prompt"] = None
-    return config
 
 
 def compare_outputs(

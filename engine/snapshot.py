@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from engine import rules
-from engine.build import TARGET
+from engine.build import TARGET, target_class
 from engine.compose import Resolved, compose, part_problems
 from engine.conf_tree import conf_tree
 from engine.errors import UserError
 from engine.overrides import parse
-from engine.runs import read_run
+from engine.runs import WORKLOAD, read_run
+from engine.workloads.single import STDIN
+
+FILE_WORKLOAD = "engine.workloads.file.FileWorkload"
 
 
 @dataclass(frozen=True)
@@ -40,15 +43,19 @@ class Snapshot:
 def recompose(saved: Snapshot, extra: Sequence[str]) -> Resolved:
     """The saved run's config with `extra` overrides on top, checked by today's schema and rules.
 
-    Values that no extra override changes are the saved ones; the seed is the one the run used; relative paths
-    are taken from the folder the run was started in.
+    Values that no extra override changes are the saved ones; the seed is the one the run used; the prompts
+    are those that the folder holds.
     """
     before = compose(saved.overrides)
     after = compose(_joined(saved.overrides, extra))
+    changed = changed_keys(before.cfg, after.cfg)
     config = overlay(saved.config, before.cfg, after.cfg)
-    if "seed" not in changed_keys(before.cfg, after.cfg):
+    if "seed" not in changed:
         config["seed"] = saved.facts.get("seed")
-    config = _absolute_paths(config, before.cfg, after.cfg, str(saved.facts.get("cwd", os.curdir)))
+    if "model.path" not in changed:
+        config["model"] = _absolute_path(config["model"], str(saved.facts.get("cwd", os.curdir)))
+    if not any(key.partition(".")[0] in ("prompt", "workload") for key in changed):
+        config = _with_saved_prompts(config, saved.path / WORKLOAD)
     resolved = replace(after, cfg=config)
     _check(resolved)
     return resolved
@@ -93,16 +100,24 @@ def _joined(saved: Sequence[str], extra: Sequence[str]) -> list[str]:
     return [*kept, *extra]
 
 
-def _absolute_paths(
-    config: dict[str, Any], before: Mapping[str, Any], after: Mapping[str, Any], cwd: str
-) -> dict[str, Any]:
-    """Saved `model.path` and `workload.path` are relative to where the run started, if they exist there."""
-    changed = set(changed_keys(before, after))
-    for group in ("model", "workload"):
-        path = config[group].get("path")
-        if path and f"{group}.path" not in changed and os.path.exists(os.path.join(cwd, path)):
-            config[group] = {**config[group], "path": os.path.join(cwd, path)}
-    return config
+def _absolute_path(model: Mapping[str, Any], cwd: str) -> dict[str, Any]:
+    """A relative `model.path` means the folder the run was started in, if it exists there."""
+    path = os.path.join(cwd, model.get("path") or "")
+    return {**model, "path": path} if model.get("path") and os.path.exists(path) else dict(model)
+
+
+def _with_saved_prompts(config: dict[str, Any], lines: Path) -> dict[str, Any]:
+    """The prompts from the run folder: standard input is gone, and a file may have changed since.
+
+    Not where the prompt is in the config itself, or the prompts are made from numbers (a workload that is
+    not representative).
+    """
+    typed = config["prompt"] not in (None, STDIN)
+    made = not getattr(target_class(config["workload"]["_target_"]), "representative", True)
+    if typed or made or not lines.is_file():
+        return config
+    workload = {TARGET: FILE_WORKLOAD, "path": str(lines), "limit": None}
+    return {**config, "workload": workload, "prompt": None}
 
 
 def _check(resolved: Resolved) -> None:
