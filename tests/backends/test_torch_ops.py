@@ -1,4 +1,4 @@
-"""The torch operations equal Hugging Face's Llama modules to the bit, and keep nothing from an earlier pass."""
+"""The torch operations equal Hugging Face's Llama modules to the bit, and keep nothing between passes."""
 
 from __future__ import annotations
 

@@ -44,6 +44,14 @@ def test_dtypes(dtype: torch.dtype, case: Case) -> None:
     check(Case(**{**vars(case), "dtype": dtype}))
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", [verify(1), verify(5, tree=True, page_size=1), extend((4, 9), (0, 6))])
+def test_gpu(dtype: torch.dtype, case: Case) -> None:
+    check(Case(**{**vars(case), "dtype": dtype, "device": "cuda"}))
+
+
 @pytest.mark.parametrize("slack", [0, 1, 60, 300])
 def test_bounds_are_only_upper_bounds(slack: int) -> None:
     """Also past the end of the page table: 300 above the length lies outside a 256-token row."""
