@@ -95,7 +95,9 @@ class PageLedger:
         request.pages, request.shared_pages, request.cache_node = [], 0, None
 
     def forget(self) -> int:
-        """Free every cached page that nobody has locked; returns how many. No eviction in the counters' sense."""
+        """Free every cached page that nobody has locked; returns how many. No eviction in the counters'
+        sense.
+        """
         freed = self.cache.evict(self.cache.evictable)
         self._free += freed
         return len(freed)

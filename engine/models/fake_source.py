@@ -1,4 +1,6 @@
-"""`model=fake`: the model without arithmetic, as a choice of the `model` group. Knows no file and no weights."""
+"""`model=fake`: the model without arithmetic, as a choice of the `model` group. Knows no file and no
+weights.
+"""
 
 from __future__ import annotations
 
