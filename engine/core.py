@@ -5,6 +5,7 @@ Knows requests and events, nothing of steps; batches, streams and chats are made
 
 from __future__ import annotations
 
+import operator
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from dependency_injector.providers import Object
 from engine.build import make_config, target_class
 from engine.container import EngineContainer
 from engine.errors import UserError
+from engine.interrupts import HeldInterrupt
 from engine.loading import LineProgress
 from engine.models.shape import ModelShape
 from engine.params import SamplingParams, mix64
@@ -65,7 +67,9 @@ class EngineCore:
         listener: news comes with every step; otherwise once, at the end. Raises UserError, and keeps nothing,
         for a request that can never run.
         """
-        params = params or self._defaults
+        params = self._defaults if params is None else params
+        if not isinstance(params, SamplingParams):
+            raise UserError(f"params has to be SamplingParams, not {params!r:.80}")
         params.check_vocab(self.shape.vocab_size)
         ids = self._ids(prompt)
         self._count += 1
@@ -86,7 +90,7 @@ class EngineCore:
         return name
 
     def _ids(self, prompt: Prompt) -> list[int]:
-        ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else [int(i) for i in prompt]
+        ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else _token_ids(prompt)
         if not ids:
             raise UserError("The prompt is empty: the model needs at least one token to continue.")
         bad = next((i for i in ids if not 0 <= i < self.shape.vocab_size), None)
@@ -105,18 +109,20 @@ class EngineCore:
         return bool(self._live) or self._loop.has_work()
 
     def step(self) -> list[Delta]:
-        """One turn of the loop; the news of all requests."""
-        start = time.perf_counter()
-        waited = self.metrics.host_wait_seconds + self.metrics.back_pressure_seconds
-        deltas: list[Delta] = self._loop.turn()
-        waited = self.metrics.host_wait_seconds + self.metrics.back_pressure_seconds - waited
-        self.metrics.host_seconds += time.perf_counter() - start - waited
-        for delta in deltas:
-            live = self._live.get(delta.request_id)
-            if live is not None:
-                live.news.append(delta)
-                live.open -= delta.finish_reason is not None
-        return deltas
+        """One turn of the loop; the news of all requests. Ctrl-C waits for its end: half a turn cannot be
+        resumed."""
+        with HeldInterrupt():
+            start = time.perf_counter()
+            waited = self.metrics.host_wait_seconds + self.metrics.back_pressure_seconds
+            deltas: list[Delta] = self._loop.turn()
+            waited = self.metrics.host_wait_seconds + self.metrics.back_pressure_seconds - waited
+            self.metrics.host_seconds += time.perf_counter() - start - waited
+            for delta in deltas:
+                live = self._live.get(delta.request_id)
+                if live is not None:
+                    live.news.append(delta)
+                    live.open -= delta.finish_reason is not None
+            return deltas
 
     def output(self, request_id: str) -> RequestOutput | None:
         """The output of a request once all its samples ended (then it is forgotten), else None."""
@@ -127,9 +133,16 @@ class EngineCore:
         return collect(live.requests)
 
     def _forget(self, request_id: str) -> None:
-        """Cancel a request and drop its news."""
-        self._scheduler.cancel(request_id)
-        self._live.pop(request_id, None)
+        """Cancel a request and drop its news, if it is still known."""
+        if self._live.pop(request_id, None) is not None:
+            self._scheduler.cancel(request_id)
+
+
+class Closed:
+    """Stands where the parts of an engine were: whatever is asked of it is answered with a UserError."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise UserError("this engine was closed: make a new LLM")
 
 
 class Live:
@@ -141,3 +154,11 @@ class Live:
         self.requests = requests
         self.news: list[Delta] = []
         self.open = len(requests)
+
+
+def _token_ids(prompt: Sequence[int]) -> list[int]:
+    """Plain integers of a list or a one-dimensional array; nothing is rounded."""
+    try:
+        return [operator.index(i) for i in prompt]
+    except TypeError as error:
+        raise UserError(f"A prompt is a text or a list of token ids, not {prompt!r:.80}") from error

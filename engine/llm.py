@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from engine.core import EngineCore, Params, Prompt
+from engine.core import Closed, EngineCore, Params, Prompt
 from engine.errors import UserError
+from engine.interrupts import HeldInterrupt
 from engine.params import SamplingParams
 from engine.request import Delta, RequestOutput
 from engine.rules import compose_checked
@@ -62,24 +63,38 @@ class LLM(EngineCore):
 
         on_finish: called as each request ends. If anything interrupts, what still runs is cancelled.
         """
+        if isinstance(prompts, str | bytes):
+            raise UserError("generate takes a list of prompts: for one text write generate([text])")
         each = _spread(params, len(prompts))
         ids: list[str] = []
         done: dict[str, RequestOutput] = {}
-        try:
-            for prompt, own in zip(prompts, each, strict=True):
-                ids.append(self.add(prompt, own))
-            while len(done) < len(ids):
-                for delta in self.step():
-                    output = self._finished(delta, ids)
-                    if output is not None:
-                        done[output.request_id] = output
-                        if on_finish is not None:
-                            on_finish(output)
-        finally:
-            for request_id in ids:
-                if request_id not in done:
-                    self._forget(request_id)
+        with HeldInterrupt() as held:  # between an id's making and its keeping, too
+            try:
+                for prompt, own in zip(prompts, each, strict=True):
+                    held.check()
+                    ids.append(self.add(prompt, own))
+                while len(done) < len(ids):
+                    held.check()
+                    self._collect(ids, done, on_finish)
+            finally:
+                for request_id in ids:
+                    if request_id not in done:
+                        self._forget(request_id)
         return [done[request_id] for request_id in ids]
+
+    def _collect(
+        self,
+        ids: Sequence[str],
+        done: dict[str, RequestOutput],
+        on_finish: Callable[[RequestOutput], None] | None,
+    ) -> None:
+        """One step; the outputs that it completed."""
+        for delta in self.step():
+            output = self._finished(delta, ids)
+            if output is not None:
+                done[output.request_id] = output
+                if on_finish is not None:
+                    on_finish(output)
 
     def _finished(self, delta: Delta, mine: Sequence[str]) -> RequestOutput | None:
         ended = delta.finish_reason is not None and delta.request_id in self._live
@@ -87,12 +102,14 @@ class LLM(EngineCore):
 
     def stream(self, prompt: Prompt, params: Params = None) -> Iterator[Delta]:
         """The news of one request as it comes; closing the iterator cancels it."""
-        request_id = self.add(prompt, params, listener=True)
-        return self._follow(request_id)
+        news = self._follow(self.add(prompt, params, listener=True))
+        next(news)  # a generator that has not begun would not cancel when it is closed
+        return news
 
     def _follow(self, request_id: str) -> Iterator[Delta]:
         live = self._live[request_id]
         try:
+            yield Delta(request_id, 0, "", ())  # taken by stream()
             while live.open or live.news:
                 if not live.news:
                     self.step()
@@ -139,10 +156,12 @@ class LLM(EngineCore):
 
     def close(self) -> None:
         """Let what was launched end, then free the engine's memory. The engine cannot be used afterwards."""
-        if self._container is not None:
+        if not isinstance(self._container, Closed):
             self._container.queue().synchronize()
             self._container.reset_singletons()
-            del self._loop, self._scheduler
+            self._live.clear()
+            closed: Any = Closed()
+            self._container = self._loop = self._scheduler = closed
 
     def __enter__(self) -> LLM:
         return self
