@@ -21,7 +21,7 @@ class LineProgress:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         now = self._clock()
-        if now - self._last < QUIET_SECONDS:
+        if not done or now - self._last < QUIET_SECONDS:
             return
         self._last = now
         share = f"{100 * done // total}%" if total else f"{done}"
