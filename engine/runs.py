@@ -95,7 +95,7 @@ def read_run(directory: str | os.PathLike[str]) -> tuple[dict[str, Any], list[st
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a JSONL file of a run folder; a torn last line (an interrupted run) is left out."""
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").split("\n"):  # a text may hold U+2028 and its like
         try:
             rows.append(json.loads(line))
         except ValueError:
@@ -105,7 +105,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Write whole or not at all: a reader never sees half a file."""
-    text = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
+    text = _json(document, indent=2)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     partial.write_text(text + "\n", encoding="utf-8")
     os.replace(partial, path)
@@ -113,7 +113,22 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 def json_line(row: Mapping[str, Any]) -> str:
     """One line of JSONL."""
-    return json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n"
+    return _json(row) + "\n"
+
+
+def _json(document: Mapping[str, Any], indent: int | None = None) -> str:
+    """Readable letters; escapes where a text is no valid Unicode, which a file could not hold otherwise."""
+    text = json.dumps(document, indent=indent, allow_nan=False, ensure_ascii=False)
+    return text if is_unicode(text) else json.dumps(document, indent=indent, allow_nan=False)
+
+
+def is_unicode(text: str) -> bool:
+    """False for text with lone surrogates: what bytes that are not UTF-8 become on standard input."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _claim(wanted: Path) -> Path:

@@ -6,6 +6,8 @@ A bug in the engine keeps its traceback.
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -15,12 +17,14 @@ from hydra.errors import CompactHydraException
 from engine.cli.flags import Flags, parse_flags
 
 INTERRUPTED = 130  # 128 + SIGINT
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 CLOSED_PIPE = 141  # 128 + SIGPIPE, what a shell reports of `yes | head`
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _mend_streams()
     try:
         code = _act(parse_flags(arguments))
         sys.stdout.flush()
@@ -32,9 +36,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes stdout at exit; what is left must go nowhere, or it complains then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         return CLOSED_PIPE
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        _drop_stdout()
+        print(f"error: {error.strerror}: free some space, or choose another hydra.run.dir", file=sys.stderr)
+        return 1
+
+
+def _drop_stdout() -> None:
+    """The interpreter flushes stdout at exit; what is left must go nowhere, or it complains then."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _mend_streams() -> None:
+    """No letter that a stream cannot show, byte that it cannot read, or stream that is closed ends a run."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, io.StringIO())
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if sys.stdin is None:
+        sys.stdin = io.StringIO()
+    elif isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
 
 
 def readable(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from typing import TextIO
 from engine.build import choice
 from engine.errors import UserError
 from engine.params import SamplingParams
-from engine.runs import WORKLOAD, json_line
+from engine.runs import WORKLOAD, is_unicode, json_line
 from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, Outcome, Task, TaskContext, TextEngine
 from engine.tasks.conversations import LiveText
 from engine.tasks.drive import Answer, Job, Watch, run_jobs
@@ -102,6 +102,9 @@ class _Talk:
 
     def answer(self, line: str) -> bool:
         """Ask, stream, remember; False when the reader of stdout went away."""
+        if not is_unicode(line):
+            self.note("that message is not UTF-8 text: it was left out")
+            return True
         ids, dropped = self.history.ask(line)
         if ids is None:
             self.note(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from engine.errors import UserError
+from engine.runs import is_unicode
 from engine.workloads.base import WorkItem, Workload
 
 STDIN = "-"
@@ -20,6 +21,8 @@ class SinglePrompt(Workload):
         if not text.strip():
             where = "standard input (prompt=-)" if config == STDIN else "prompt"
             raise UserError(f"{where} is empty: give a text, or leave prompt out to run the workload")
+        if not is_unicode(text):
+            raise UserError("standard input (prompt=-) is not UTF-8 text: convert it first")
         self._text = text
 
     def items(self, vocab_size: int) -> list[WorkItem]:

@@ -219,6 +219,31 @@ def test_closed_pipe_is_quiet(tmp_path):
     assert "Exception ignored" not in err
 
 
+def in_shell(line: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    command = f"{sys.executable} -m engine model=fake device=cpu threads=1 sampling.max_tokens=9 {line}"
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), **env}
+    return subprocess.run(command, shell=True, cwd=cwd, env=variables, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "encoding", "code", "words"),
+    [
+        ("prompt=hi >&- 2>&- <&-", "utf-8", 0, ""),
+        ("prompt=hi > /dev/full", "utf-8", 1, "error: No space left on device"),
+        ("prompt=é", "ascii", 0, ""),
+        (r"prompt=- < bytes", "utf-8:strict", 1, "error: standard input (prompt=-) is not UTF-8 text"),
+        (r"task=chat < bytes", "utf-8:strict", 0, "[that message is not UTF-8 text: it was left out]"),
+    ],
+)
+def test_no_stream_ends_a_run_with_a_traceback(tmp_path, line, encoding, code, words):
+    (tmp_path / "bytes").write_bytes(b"a\xffb\n")
+    ran = in_shell(line, tmp_path, PYTHONIOENCODING=encoding)
+    assert ran.returncode == code, ran.stderr
+    assert ran.stderr.startswith(words)
+    assert "Traceback" not in ran.stderr
+    assert code or len(list(tmp_path.glob("outputs/*/*/result.json"))) == 1
+
+
 def test_a_bug_keeps_its_traceback(monkeypatch):
     def bug(*_):
         raise RuntimeError("a bug")

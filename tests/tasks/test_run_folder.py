@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from engine.errors import UserError
 from engine.provenance import PACKAGE_ROOT, config_hash, git_state
-from engine.runs import RESULT, RUN, create_run, dump_yaml, read_lines, read_run, write_json
+from engine.runs import RESULT, RUN, RunFolder, create_run, dump_yaml, read_lines, read_run, write_json
 
 CONFIG = {"seed": None, "prompt": "${x} it's 1e3", "model": {"path": "a,b=c@d%e f", "n": 3}}
 SCALARS = (
@@ -165,3 +165,9 @@ def test_working_directory_and_git_variables_do_not_matter(tmp_path: Path) -> No
 def test_json_is_not_ascii_only(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", {"t": "日本 🌶"})
     assert "日本 🌶" in (tmp_path / "x.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("text", ["a\u2028b", "a\x85b\x0cc\x1cd", "\ud800 alone", "plain é", "a\r\nb"])
+def test_any_text_comes_back_from_a_file_of_lines(tmp_path: Path, text: str) -> None:
+    RunFolder(tmp_path).write_lines("rows.jsonl", [{"text": text}, {"text": "next"}])
+    assert [row["text"] for row in read_lines(tmp_path / "rows.jsonl")] == [text, "next"]
