@@ -62,6 +62,8 @@ def create_run(
     exclusive: the folder must be new; where it exists, `-1`, `-2`, ... is appended, so that runs which start
     in the same microsecond never share one. False: the caller has made it. config: plain and resolved.
     """
+    if not str(directory).strip():
+        raise UserError("hydra.run.dir is empty: give a folder, or leave it out")
     wanted = Path(directory).absolute()
     try:
         path = _claim(wanted) if exclusive else wanted

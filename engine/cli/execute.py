@@ -22,7 +22,7 @@ from engine.conf_tree import ROOT_NAME, conf_tree
 from engine.errors import UserError
 from engine.overrides import check_overrides
 from engine.runs import create_run
-from engine.tasks.base import Task, TaskContext, run_task
+from engine.tasks.base import EXIT_INTERRUPTED, Task, TaskContext, run_task
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -69,9 +69,15 @@ def run_many(overrides: Sequence[str]) -> int:
 
 
 def _job(config: DictConfig) -> int:
-    """One job of a multirun: composed again by us, so that it is checked like a command line."""
+    """One job of a multirun: composed again by us, so that it is checked like a command line.
+
+    Ctrl-C in one of them ends the others too.
+    """
     node = HydraConfig.get()
-    return run_one(compose_draft(list(node.overrides.task)), node.runtime.output_dir)
+    code = run_one(compose_draft(list(node.overrides.task)), node.runtime.output_dir)
+    if code == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
+    return code
 
 
 def _task(draft: Draft) -> Task:

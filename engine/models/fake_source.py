@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from engine.build import number
+from engine.errors import UserError
 from engine.models.shape import ModelShape
 from engine.models.source import ModelSource, Progress, silent
 
@@ -30,6 +31,11 @@ class FakeModel(ModelSource):
         max_positions: int = number(4096, ge=1)
 
     config: FakeModel.Config
+
+    def __init__(self, config: FakeModel.Config) -> None:
+        super().__init__(config)
+        if config.path is not None:
+            raise UserError(f"model.path={config.path}: model=fake reads no file; use model=local for one")
 
     def shape(self) -> ModelShape:
         return ModelShape("fake", self.config.vocab, 1, 1, 1, 1, 1, 1, self.config.max_positions)

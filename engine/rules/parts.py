@@ -32,6 +32,8 @@ def attention_device(facts: Facts) -> Answer:
 def dtype(facts: Facts) -> Answer:
     """The weights' dtype works with the source, the device and the target's attention."""
     failure = facts.failures.get("dtype")
+    if failure and failure == facts.failures.get("shape"):
+        return unknown("the model's files cannot be read")
     if failure:
         return violated(f"{failure} ({facts.named('attention')}, device {facts.device.kind})")
     if facts.weights is None:

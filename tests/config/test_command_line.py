@@ -146,6 +146,23 @@ def test_multirun_takes_a_text_with_commas_as_one(cli):
     assert [read_run(path.parent)[0]["prompt"] for path in Path.cwd().rglob("run.json")] == ["a, b"]
 
 
+def test_ctrl_c_in_a_multirun_ends_all_of_it(cli, monkeypatch):
+    def interrupted(task, context):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("engine.tasks.generate.Generate.run", interrupted)
+    assert cli(*FAST, "-m", "overlap=none,future").code == INTERRUPTED
+    assert len(list(Path.cwd().rglob("result.json"))) == 1
+
+
+@pytest.mark.parametrize("choice", ["model=local", "model=fake", "model=tiny"])
+def test_a_wrong_model_path_is_one_problem(cli, choice):
+    ran = cli(choice, "model.path=absent", "device=cpu")
+    assert ran.code == 1
+    assert ran.err.startswith("error: model.path=absent")
+    assert ran.err.count("absent") == 1
+
+
 def test_hydras_flags_pass_through(cli):
     shown = cli("--cfg", "job", "-p", "cache", "cache.page_size=4")
     assert yaml.safe_load(shown.out)["page_size"] == 4

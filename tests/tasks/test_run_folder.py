@@ -171,3 +171,9 @@ def test_json_is_not_ascii_only(tmp_path: Path) -> None:
 def test_any_text_comes_back_from_a_file_of_lines(tmp_path: Path, text: str) -> None:
     RunFolder(tmp_path).write_lines("rows.jsonl", [{"text": text}, {"text": "next"}])
     assert [row["text"] for row in read_lines(tmp_path / "rows.jsonl")] == [text, "next"]
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_a_run_folder_needs_a_name(name: str) -> None:
+    with pytest.raises(UserError, match=r"hydra\.run\.dir is empty"):
+        create_run(name, CONFIG, [])
