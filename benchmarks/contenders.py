@@ -5,7 +5,6 @@ Knows how to run each of them; neither when, nor how often, nor what to make of 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -23,7 +22,9 @@ class Contender(Protocol):
     """name: the table's row. batches: the batch sizes it can run."""
 
     name: str
-    batches: tuple[int, ...]
+
+    @property
+    def batches(self) -> tuple[int, ...]: ...
 
     def run(self, prompts: Prompts, tokens: int) -> list[list[int]]:
         """`tokens` new tokens for each prompt, the ends of sequences ignored; all prompts as one batch."""
@@ -32,7 +33,7 @@ class Contender(Protocol):
 class Syncless:
     """This engine through its Python API. No prefix cache, so that no repeat finds its prompt computed."""
 
-    batches = (1, 8)
+    batches: tuple[int, ...] = (1, 8)
 
     def __init__(self, *overrides: str) -> None:
         self.name = "syncless int4"
@@ -49,7 +50,7 @@ class BareLoop:
     text, no early end, and no token read on the host before all are made."""
 
     name = "bare loop int4"
-    batches = (1, 8)
+    batches: tuple[int, ...] = (1, 8)
 
     def __init__(self, *overrides: str) -> None:
         config = compose(["model=smollm2", "model.dtype=int4", "cache=none", *overrides]).cfg
@@ -118,23 +119,29 @@ class BareLoop:
         self._attention.init_forward_metadata(batch)
         hidden = self._model.forward(batch, self._attention, self._pool.layers)
         picked = hidden if batch.logit_rows is None else hidden[batch.logit_rows]
-        return self._model.logits(picked).argmax(-1)
+        ids: torch.Tensor = self._model.logits(picked).argmax(-1)
+        return ids
 
 
 class Transformers:
     """Hugging Face's generate on the same GGUF file in bfloat16, left-padded batches."""
 
     name = "transformers bf16"
-    batches = (1, 8)
+    batches: tuple[int, ...] = (1, 8)
 
     def __init__(self, gguf: str, pad: int) -> None:
-        from transformers import AutoModelForCausalLM
+        """transformers' own reading of the file; its from_pretrained would ask for accelerate as well."""
+        import transformers
+        from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-        folder, file = os.path.split(gguf)
+        library: Any = transformers
+        read: Any = load_gguf_checkpoint
+        config = library.LlamaConfig(**read(gguf)["config"])
+        model = library.LlamaForCausalLM(config).float().eval()
+        model.load_state_dict(read(gguf, return_tensors=True, model_to_load=model)["tensors"], strict=False)
+        model.tie_weights()
+        self._model: Any = model.to(torch.bfloat16)
         self._pad = pad
-        self._model: Any = AutoModelForCausalLM.from_pretrained(
-            folder, gguf_file=file, dtype=torch.bfloat16
-        ).eval()
 
     @torch.inference_mode()
     def run(self, prompts: Prompts, tokens: int) -> list[list[int]]:
@@ -156,7 +163,7 @@ class LlamaCpp:
     """llama.cpp through llama-cpp-python, one request at a time."""
 
     name = "llama.cpp"
-    batches = (1,)
+    batches: tuple[int, ...] = (1,)
 
     def __init__(self, gguf: str, threads: int) -> None:
         from llama_cpp import Llama

@@ -47,7 +47,7 @@ class Bound:
 def prompts_of(llm: LLM, count: int) -> list[list[int]]:
     """The package's built-in prompts through the chat template, as token ids."""
     items = BuiltinPrompts(Workload.Config(limit=count)).items(0)
-    chats = [item.messages or ({"role": "user", "content": item.prompt},) for item in items]
+    chats = [item.messages or ({"role": "user", "content": item.title()},) for item in items]
     return [llm.tokenizer.encode_chat(chat) for chat in chats]
 
 
@@ -82,7 +82,8 @@ def host_ms(batch: int, overlap: str) -> float:
         params = SamplingParams(max_tokens=HOST_STEPS + 50, ignore_eos=True)
         for number in range(batch):
             llm.add([1 + number, 2, 3], params)
-        metrics, costs = llm.metrics, []
+        costs: list[float] = []
+        metrics = llm.metrics
         while len(costs) < HOST_STEPS:
             before, decodes = metrics.host_seconds, metrics.decode_steps
             llm.step()

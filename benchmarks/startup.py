@@ -90,7 +90,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write the report there too")
     options = parser.parse_args(arguments)
     rows = measure(options.repeats)
-    report = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "versions": versions(), "rows": rows}
+    report: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine(),
+        "versions": versions(),
+        "rows": rows,
+    }
     if options.json is not None:
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     print(f"{report['machine']['cpu']}, {report['machine']['cores']} cores, {report['date']}\n")
