@@ -11,7 +11,7 @@ PROMPTS = Path(__file__).with_name("prompts.jsonl")
 
 
 class BuiltinPrompts(Workload):
-    """A small varied set: facts, explanation, story, code, sums, lists, rewriting, a conversation."""
+    """A small varied set: facts, explanations, code, a list, a poem, a sum, a conversation."""
 
     def __init__(self, config: Workload.Config) -> None:
         self._items = read_rows(PROMPTS)[: config.limit]
