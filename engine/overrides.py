@@ -172,9 +172,11 @@ def _option_problem(override: Override, tree: ConfTree, sweep: bool) -> str:
     unknown = [name for name in wanted if name not in options]
     if not unknown:
         return ""
-    names = ", ".join(options)
+    names = (
+        f"it has {', '.join(options)}" if len(options) > 1 else f"its only option is {next(iter(options))}"
+    )
     return (
-        f"{_short(override.raw)}: {override.key} has no option {unknown[0] or '(empty)'}; it has {names}"
+        f"{_short(override.raw)}: {override.key} has no option {unknown[0] or '(empty)'}; {names}"
         f"{nearest(unknown[0], options)}"
     )
 

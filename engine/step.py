@@ -39,7 +39,7 @@ class StepOutput:
 
 
 class Step:
-    """The stages of design section 4, bound to one table, runner, speculator and sampler."""
+    """The stages of a step (docs/architecture.md), bound to one table, runner, speculator and sampler."""
 
     def __init__(
         self, table: RequestTable, runner: ModelRunner, speculator: Speculator, sampler: Sampler

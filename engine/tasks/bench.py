@@ -114,6 +114,7 @@ class Bench(Task):
             "repeats": len(runs),
             "ignore_eos": self._config.ignore_eos,
             "seed": engine.seed,
+            "model": engine.shape.architecture,
             "device": engine.device,
             "dtype": engine.dtype,
             "representative": workload.representative,

@@ -13,6 +13,7 @@ from engine.tasks.report import median, percentiles, token_gaps
 from engine.workloads.base import Workload
 
 UNFAIR = "not representative"
+NOISE_SHARE = 0.1  # spread of the repeats, around their median, that a reader is warned of
 EAGER_SHARE = 0.05  # decode steps outside a graph that a graph user is warned of
 
 
@@ -72,6 +73,12 @@ def warnings_of(
     eager = sum(run.counts["eager_decode_steps"] for run in runs)
     if decodes and eager / decodes > EAGER_SHARE:
         found.append(f"{eager / decodes:.0%} of the decode steps ran outside a graph although graphs are on")
+    speeds = sorted(sum(a.tokens for a in run.answers) / run.seconds for run in runs)
+    if len(speeds) > 1 and speeds[-1] - speeds[0] > NOISE_SHARE * 2 * median(speeds):
+        found.append(
+            f"noisy: the repeats ran at {speeds[0]:.1f} to {speeds[-1]:.1f} output tokens/s; "
+            "is something else using this machine?"
+        )
     if any(answer.cut for run in runs for answer in run.answers):
         found.append("some answers were cancelled")
     return found
@@ -81,9 +88,9 @@ def bench_table(result: Mapping[str, Any]) -> str:
     """The figures for a person."""
     mark = ", NOT REPRESENTATIVE" if any(UNFAIR in line for line in result["warnings"]) else ""
     how_many = f"{result['requests']} requests, {result['output_tokens']:.0f} output tokens"
-    waits = f"{_number(result['host_waits_per_step'], 4)} ({_number(result['host_ms_per_step'])} ms host)"
     lines = [
-        f"{how_many}, median of {result['repeats']} run(s){mark}",
+        f"{result['model']} in {result['dtype']} on {result['device']}",
+        f"{how_many}, median of {result['repeats']} run(s) after {result['warmup']} warm-up{mark}",
         f"  output tokens/s    {result['output_tokens_per_s']:10.1f}",
         f"  total tokens/s     {result['total_tokens_per_s']:10.1f}",
         f"  requests/s         {result['requests_per_s']:10.2f}",
@@ -92,7 +99,8 @@ def bench_table(result: Mapping[str, Any]) -> str:
         f"  decode step, ms    {_number(result['decode_step_ms']):>10}",
         f"  requests a step    {_number(result['decode_batch']):>10}",
         f"  tokens a step and request {_number(result['accept_length'])}",
-        f"  host waits a step  {waits}",
+        f"  host waits a step  {_number(result['host_waits_per_step'], 4):>10}",
+        f"  host work a step, ms {_number(result['host_ms_per_step'], 3):>8}",
         f"  peak memory        {result['peak_memory_bytes'] / 2**20:10.0f} MiB",
     ]
     return "\n".join(lines + [f"  ! {line}" for line in result["warnings"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 from typing import TextIO
 
@@ -11,8 +12,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from engine.tasks.drive import Answer
 
 
+LINE_SECONDS = 10.0  # where no terminal shows a bar: a line now and then
+
+
 class RequestProgress:
-    """A bar of finished requests with the tokens so far; silent without a terminal or for one request."""
+    """A bar of finished requests with the tokens so far; without a terminal a line every ten seconds at most.
+
+    Silent for one request.
+    """
 
     def __init__(self, stderr: TextIO, total: int, what: str = "requests") -> None:
         console = Console(file=stderr)
@@ -27,12 +34,19 @@ class RequestProgress:
             disable=total < 2 or not console.is_terminal,
         )
         self._task = self._bars.add_task(what, total=total, tokens=0)
-        self._tokens = 0
+        self._tokens = self._done = 0
+        self._what, self._total, self._stderr = what, total, stderr
+        self._lines = total >= 2 and not console.is_terminal
+        self._said = time.monotonic()
 
     def finished(self, answer: Answer) -> None:
         """One more request is done."""
         self._tokens += answer.tokens
+        self._done += 1
         self._bars.update(self._task, advance=1, tokens=self._tokens)
+        if self._lines and time.monotonic() - self._said >= LINE_SECONDS:
+            self._said = time.monotonic()
+            print(f"{self._what}: {self._done}/{self._total}, {self._tokens} tokens", file=self._stderr)
 
     def __enter__(self) -> RequestProgress:
         self._bars.start()

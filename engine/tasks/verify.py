@@ -106,7 +106,7 @@ class Verify(Task):
         verdict, tolerance = overall(found), self._tolerance(chosen.dtype)
         result = {
             "task": "verify",
-            "verdict": verdict.value,
+            "verdict": "incomplete" if stopped and verdict is not Verdict.DIFFERENT else verdict.value,
             "interrupted": stopped,
             "answers": len(found),
             "counts": {v.value: sum(c.verdict is v for c in found) for v in Verdict},

@@ -181,3 +181,22 @@ def test_rates_of_nothing_are_null_and_differences_drop_the_past() -> None:
     metrics.launched(Mode.VERIFY, 2)
     grown = difference(before, metrics.snapshot())
     assert (grown["decode_steps"], grown["decode_rows"], grown["peak_running"]) == (1, 2, 4)
+
+
+def test_noisy_repeats_are_named_and_quiet_ones_are_not() -> None:
+    def measured(seconds: float) -> Measured:
+        return Measured([FakeAnswer()], seconds, EngineMetrics().snapshot())
+
+    def warned(*seconds: float) -> list[str]:
+        return warnings_of({}, BuiltinPrompts(BuiltinPrompts.Config()), [measured(s) for s in seconds], False)
+
+    assert warned(1.0, 1.05, 1.1) == []
+    assert warned(1.0) == []
+    assert [line.split(":")[0] for line in warned(1.0, 1.2, 1.5)] == ["noisy"]
+
+
+class FakeAnswer:
+    """Only what the warnings ask for."""
+
+    tokens = 100
+    cut = False

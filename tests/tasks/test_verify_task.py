@@ -202,3 +202,4 @@ def test_an_interrupted_check_does_not_pass(tmp_path: Path) -> None:
     slow.on_step = lambda step: os.kill(os.getpid(), signal.SIGINT) if step == 14 else None
     code, result, _ = verify(tmp_path, FakeEngine(), slow)
     assert (code, result["interrupted"], result["answers"]) == (EXIT_INTERRUPTED, True, 1)
+    assert result["verdict"] == "incomplete"
