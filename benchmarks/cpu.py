@@ -83,7 +83,7 @@ def fake_step_ms(batch: int) -> tuple[float, float]:
     """
     hosts: list[float] = []
     wholes: list[float] = []
-    with LLM("model=fake", "cache=none", f"scheduler.max_running={batch}") as llm:
+    with LLM("model=fake", "threads=1", "cache=none", f"scheduler.max_running={batch}") as llm:
         params = SamplingParams(max_tokens=HOST_STEPS + 50, ignore_eos=True)
         for number in range(batch):
             llm.add([1 + number, 2, 3], params)
