@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from engine.models.weights import GROUP, Q4Blocks
 
-# Rows up to which the int4 kernel beats a packed bfloat16 product (it works in blocks of four rows; at 8 it is
-# ahead by 8% on the two-core machine of docs/results.md, at 16 behind).
+# Rows up to which the int4 kernel, which works in blocks of four rows, beats a packed bfloat16 product. At 8
+# rows it is ahead by 8% on the two-core machine of docs/results.md, at 16 it is behind.
 INT4_ROWS = 8
 _TYPICAL_ROWS = 8  # for which oneDNN chooses its layout; it serves all
 
