@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,7 +75,7 @@ def warnings_of(
     if decodes and eager / decodes > EAGER_SHARE:
         found.append(f"{eager / decodes:.0%} of the decode steps ran outside a graph although graphs are on")
     speeds = sorted(sum(a.tokens for a in run.answers) / run.seconds for run in runs)
-    if len(speeds) > 1 and speeds[-1] - speeds[0] > NOISE_SHARE * 2 * median(speeds):
+    if len(speeds) > 1 and speeds[-1] - speeds[0] > 2 * NOISE_SHARE * statistics.median(speeds):
         found.append(
             f"noisy: the repeats ran at {speeds[0]:.1f} to {speeds[-1]:.1f} output tokens/s; "
             "is something else using this machine?"

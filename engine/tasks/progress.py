@@ -11,7 +11,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from engine.tasks.drive import Answer
 
-
 LINE_SECONDS = 10.0  # where no terminal shows a bar: a line now and then
 
 
