@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from engine.build import number
@@ -21,9 +21,6 @@ class RootConfig:
     seed: int | None = number(None, ge=0, lt=2**63)
     device: str = "auto"
     threads: int | None = number(None, ge=1, le=4096)
-
-
-ROOT_KEYS = tuple(field.name for field in fields(RootConfig))
 
 
 def root_problems(scalars: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 
-class Mode:
+class ExecutionMode:
     """One way to run a step's passes. Its facts are class attributes."""
 
     captures_step: ClassVar[bool] = (
@@ -28,13 +28,13 @@ class Mode:
         self.config = config
 
 
-class NoTwoBatch(Mode):
+class NoTwoBatch(ExecutionMode):
     """One batch at a time."""
 
 
-class NoPiecewise(Mode):
+class NoPiecewise(ExecutionMode):
     """Prefill runs eagerly."""
 
 
-class NoGraph(Mode):
+class NoGraph(ExecutionMode):
     """Decode steps run eagerly."""

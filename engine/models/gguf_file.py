@@ -57,9 +57,6 @@ class GgufFile:
                 f"{path} ends or breaks within its GGUF header ({len(self._map)} bytes)"
             ) from error
 
-    def get_field(self, name: str) -> GgufField | None:
-        return self.fields.get(name)
-
     def get(self, name: str, default: Any = None) -> Any:
         field = self.fields.get(name)
         return default if field is None else field.value

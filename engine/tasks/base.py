@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from engine.text.tokenizer import Tokenizer
 
 EXIT_OK = 0
-EXIT_ERROR = 1  # a mistake of the user's
 EXIT_DIFFERENT = 1  # verify and replay: the outputs are not the same
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 

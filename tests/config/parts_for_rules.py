@@ -8,7 +8,7 @@ from typing import Any
 from backends.base import AttentionBackend, BackendFacts
 from engine.batch import HostLens
 from engine.build import number
-from engine.modes import Mode
+from engine.modes import ExecutionMode
 from speculative.base import NoSpeculation
 
 
@@ -102,7 +102,7 @@ class Silent(NoSpeculation):
     reads_cpu_seq_lens = True
 
 
-class StepGraph(Mode):
+class StepGraph(ExecutionMode):
     captures_step = True
     contents = ("propose", "forward", "accept", "commit", "observe")
 
