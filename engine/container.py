@@ -7,13 +7,14 @@ Owns construction and lifetime. Names no backend, model or algorithm: those come
 from __future__ import annotations
 
 from dependency_injector import containers
-from dependency_injector.providers import Callable, Configuration, List, Singleton
+from dependency_injector.providers import Callable, Configuration, List, Object, Singleton
 
 from engine import factories as make
 from engine.device_queue import make_queue
 from engine.executor import Executor
 from engine.lengths import needs_cpu_seq_lens
 from engine.metrics import EngineMetrics
+from engine.models.source import silent
 from engine.runner import ModelRunner
 from engine.sampling.sampler import Sampler
 from engine.step import Step
@@ -25,7 +26,7 @@ class EngineContainer(containers.DeclarativeContainer):
     """
 
     config = Configuration(strict=True)
-    progress = Callable(make.quiet)  # overridden with a function(str) that shows progress
+    progress = Object(silent)  # overridden with a Progress that shows how far the read has come
 
     device = Singleton(make.device, config.device, config.threads)
     metrics = Singleton(EngineMetrics)

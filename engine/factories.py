@@ -23,7 +23,7 @@ from engine.kv_pool import KVPool
 from engine.memory import auto_context, auto_tokens
 from engine.metrics import EngineMetrics
 from engine.models.base import CausalLM, LoadedModel
-from engine.models.source import ModelSource, Progress, silent
+from engine.models.source import ModelSource, Progress
 from engine.policy import Policy, SchedulerConfig
 from engine.request import Request
 from engine.sampling.columns import SamplingColumns, pack_rows
@@ -49,11 +49,6 @@ class Sizes:
     @property
     def table(self) -> TableSize:
         return TableSize(self.max_running + 1, self.context + 3 * self.width, self.page_size)
-
-
-def quiet() -> Progress:
-    """Progress that nobody watches."""
-    return silent
 
 
 def typed(node: Node, where: str) -> Any:

@@ -8,7 +8,7 @@ the table).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -97,10 +97,12 @@ class FutureMap:
         self._resolved = handle.step.step_id
 
 
-def published(tensors: Sequence[Tensor], mirror: Tensor | None, after: object) -> Published:
+def published(
+    tensors: Sequence[Tensor], mirror: Tensor | None, after: Callable[[], None] | None
+) -> Published:
     """What a step's work returns: results, then the mirror of the lengths if somebody reads it."""
     extra = () if mirror is None else (mirror.clone(),)
-    return Published((*tensors, *extra), after if callable(after) else None)
+    return Published((*tensors, *extra), after)
 
 
 def _to_result(step: ScheduledStep, tensors: Sequence[Tensor], *, mirrored: bool) -> StepResult:

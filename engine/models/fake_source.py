@@ -11,11 +11,10 @@ from engine.build import number
 from engine.errors import UserError
 from engine.models.shape import ModelShape
 from engine.models.source import ModelSource, Progress, silent
+from engine.models.tiny import BYTE_VOCABULARY
 
 if TYPE_CHECKING:
     from engine.models.base import LoadedModel
-
-BYTE_VOCABULARY = 259  # 256 bytes, begin, end, padding
 
 
 class FakeModel(ModelSource):
