@@ -70,6 +70,10 @@ class ForwardBatch:
 
     Every query token attends to its request's first `seq_lens` KV entries, plus, among the new tokens of the
     pass, those before and including itself (chain, extend) or those that `tree_mask` allows (tree).
+
+    Tree drafting (VERIFY only) gives `window_slots`: the slots of the K >= W keys of the pass's window where
+    they do not lie under the page table from seq_len onwards. Then `tree_mask` is bool [B, W, K] over these
+    keys, required; the last W columns are the pass's own tokens, `slots` equals window_slots[:, K - W:].
     """
 
     mode: Mode
@@ -85,6 +89,7 @@ class ForwardBatch:
     tree_mask: Tensor | None = None  # bool [B, W, W], [b, i, j]: node i sees node j; None: causal
     logit_rows: Tensor | None = None  # int64 [N] rows of T that the head runs on; None: all T
     page_size: int = 1  # of the pool
+    window_slots: Tensor | None = None  # int64 [B, K], see above; None: the window is the pass's own tokens
 
     @property
     def size(self) -> int:
