@@ -93,13 +93,14 @@ class AttentionBackend(ABC):
     """
 
     host_lens: ClassVar[HostLens] = HostLens.EXACT  # what it reads of the lengths on the host
-    tree_mask: ClassVar[bool] = False  # whether it honours ForwardBatch.tree_mask
+    tree_mask: ClassVar[bool] = False  # whether it honours ForwardBatch.tree_mask and window_slots
     device_metadata: ClassVar[bool] = False  # whether its metadata may be built inside a CUDA graph
     page_sizes: ClassVar[tuple[int, ...] | None] = (1,)  # None: any
     dtypes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "cpu": ("float32",)
     }  # device type -> compute dtypes of q, k, v
     max_verify_width: ClassVar[int] = 1
+    step_kernels: ClassVar[str] = "torch"  # which of speculative.ops suits: "torch" or "triton"
 
     @dataclass(frozen=True)
     class Config:

@@ -3,7 +3,8 @@
 The obvious reference on every device and dtype, and the CPU production path. Knows no page allocator and
 reads no device value.
 
-Legend: B requests, W width, G query heads a KV head, L gathered positions, D head size.
+Legend: B requests, W width, K keys of the pass's window (W of them its own), G query heads a KV head,
+L gathered positions, D head size.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ SMALL_BF16 = 1024
 
 @dataclass(frozen=True)
 class _Verify:
-    """index: [B * Hkv * L] rows of the pool flattened to [slots * Hkv, D], head-major; L: prefix, then new
-    tokens. mask: [B * Hkv, W * G or 1, L], 0 where visible, -inf elsewhere."""
+    """index: [B * Hkv * L] rows of the pool flattened to [slots * Hkv, D], head-major; L: prefix, then the
+    window. mask: [B * Hkv, W * G or 1, L], 0 where visible, -inf elsewhere."""
 
     index: Tensor
     mask: Tensor
@@ -53,7 +54,7 @@ class TorchSDPA(AttentionBackend):
     row of a softmax is empty, not even that of an absent tree node."""
 
     host_lens = HostLens.BOUND  # the gathers are sized by the bounds
-    tree_mask = True  # the mask is an operand
+    tree_mask = True  # the mask is an operand, and a window of keys more of the gather index
     device_metadata = False  # its shapes follow the bounds: they change from step to step
     page_sizes = None  # slots are computed, any size will do
     dtypes = {  # noqa: RUF012
@@ -97,15 +98,16 @@ class TorchSDPA(AttentionBackend):
 
     def _plan_verify(self, batch: ForwardBatch) -> _Verify:
         size, width = batch.size, batch.width
-        prefix = -(-(batch.seq_lens.max_bound + width) // LENGTH_STEP) * LENGTH_STEP - width
+        window = batch.slots.view(size, width) if batch.window_slots is None else batch.window_slots
+        keys = window.shape[1]
+        prefix = -(-(batch.seq_lens.max_bound + keys) // LENGTH_STEP) * LENGTH_STEP - keys
         table = batch.page_table.index_select(0, batch.rows)
         slots, visible = self._prefix(table, batch.seq_lens.device, prefix)
-        mask = slots.new_zeros((size, width, prefix + width), dtype=self._context.dtype)
+        mask = slots.new_zeros((size, width, prefix + keys), dtype=self._context.dtype)
         mask[..., :prefix].masked_fill_(~visible.unsqueeze(1), float("-inf"))
-        if width > 1:
-            mask[..., prefix:].masked_fill_(~_among_new(batch), float("-inf"))
-        slots = torch.cat((slots, batch.slots.view(size, width)), dim=1)
-        return _Verify(self._by_head(slots), self._spread(mask))
+        if keys > 1:
+            mask[..., prefix:].masked_fill_(~_in_window(batch, keys), float("-inf"))
+        return _Verify(self._by_head(torch.cat((slots, window), dim=1)), self._spread(mask))
 
     def _spread(self, mask: Tensor) -> Tensor:
         """[B, W, L] -> [B * Hkv, W * G, L], or [B * Hkv, 1, L] when W is 1."""
@@ -204,9 +206,8 @@ def _join(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _among_new(batch: ForwardBatch) -> Tensor:
-    """Which new tokens see which: bool [B, W, W] or [W, W]."""
-    ones = torch.ones((batch.width, batch.width), dtype=torch.bool, device=batch.slots.device)
-    if batch.tree_mask is None:
-        return ones.tril_()
-    return batch.tree_mask | torch.eye(batch.width, dtype=torch.bool, device=ones.device)
+def _in_window(batch: ForwardBatch, keys: int) -> Tensor:
+    """Which new tokens see which keys of the window, whose last they are: bool [B, W, K] or [W, K]."""
+    own = keys - batch.width
+    causal = torch.ones((batch.width, keys), dtype=torch.bool, device=batch.slots.device).tril_(own)
+    return causal if batch.tree_mask is None else batch.tree_mask | causal.triu_(own)

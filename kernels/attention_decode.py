@@ -91,7 +91,7 @@ def attention_decode(
     plan: SplitPlan,
     workspace: Workspace,
 ) -> Tensor:
-    """q [B * W, Hq, D] -> [B * W, Hq, D]; the KV of the new tokens is in `kv` at batch.slots."""
+    """q [B * W, Hq, D] -> [B * W, Hq, D]; the KV of the new tokens (and of the window) is in `kv`."""
     if batch.size == 0:
         return q
     kv_heads = kv.k.shape[1]
@@ -99,6 +99,7 @@ def attention_decode(
     splits = plan.splits(batch, q.shape[1] // kv_heads, kv_heads)
     if splits == 1:
         return launch(q, kv, batch, scale, page_size, tile)
+    assert q.numel() * splits <= workspace.sums.numel(), "a pass wider than its role's max_width"
     partial = Partial(splits, workspace.sums, workspace.stats)
     return merge(partial, launch(q, kv, batch, scale, page_size, tile, partial))
 
@@ -114,8 +115,9 @@ def merge(partial: Partial, out: Tensor) -> Tensor:
 
 def _tile(q: Tensor, kv_heads: int, batch: ForwardBatch) -> Tile:
     if INTERPRETED:  # few and large: all heads in one tile
+        fresh = batch.max_query if batch.window_slots is None else batch.window_slots.shape[1]
         rows = power_of_two(max(16, batch.max_query * q.shape[1]))
-        reach = power_of_two(max(16, (batch.seq_lens.max_bound + batch.max_query) * kv_heads))
+        reach = power_of_two(max(16, (batch.seq_lens.max_bound + fresh) * kv_heads))
         return Tile(rows, min(reach, interpreted_keys(rows, q.shape[2])), kv_heads)
     rows = power_of_two(max(16, batch.max_query * (q.shape[1] // kv_heads)))
     if q.element_size() == 4:  # fp32 products run on the plain units, out of registers

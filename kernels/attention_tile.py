@@ -2,9 +2,10 @@
 # ruff: noqa: N803
 """The attention kernel: one tile of queries against a range of its request's paged keys.
 
-Extend and split-KV decode are two launches of it. It reads page table and lengths on the device and knows no
-host length. The new tokens are read from the pool too: they lie at positions seq_len onwards, in the order of
-the batch. Online softmax: Milakov & Gimelshein 2018. Splits of the keys: Dao et al. 2023, "Flash-Decoding".
+Extend and split-KV decode are two launches of it. It reads page table and lengths on the device and knows
+no host length. The new tokens are read from the pool too: they lie at positions seq_len onwards, in the order
+of the batch, unless the batch names the slots of its window (tree drafting). Online softmax: Milakov &
+Gimelshein 2018. Splits of the keys: Dao et al. 2023, "Flash-Decoding".
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from kernels.launch import INTERPRETED, jit, power_of_two
 LOG2_E = 1.0 / math.log(2.0)
 
 
-@jit(do_not_specialize=["splits"])
+@jit(do_not_specialize=["splits", "window"])
 def _attention_tile(
     q_ptr, k_ptr, v_ptr, out_ptr, sums_ptr, stats_ptr, table_ptr, rows_ptr, lens_ptr, start_ptr, tree_ptr,
-    scale, splits, q_token, q_head, pool_slot, pool_head, table_row,
+    window_ptr, scale, splits, window, q_token, q_head, pool_slot, pool_head, table_row,
     HEADS: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr, D: tl.constexpr, D_P: tl.constexpr,
     PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    TREE: tl.constexpr, SPLIT: tl.constexpr, UPCAST: tl.constexpr,
+    TREE: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     # Grid: (query tiles, requests, blocks of PACK KV heads * splits). Tile rows: query tokens x heads of a
     # block; tile columns: positions x KV heads of a block. scale includes log2(e).
@@ -58,7 +59,10 @@ def _attention_tile(
     total = tl.full((BLOCK_M,), 0.0, tl.float32)
 
     length = tl.load(lens_ptr + request)
-    reach = length + count  # keys that some row of this tile may see
+    fresh_keys = count  # keys behind the prefix; the pass's own tokens are the last of them
+    if WINDOW:
+        fresh_keys = window
+    reach = length + fresh_keys  # keys that some row of this tile may see
     if not TREE:
         reach = tl.minimum(reach, length + (tile + BLOCK_M - 1) // (GROUP * PACK) + 1)
     chunk = ((reach + splits - 1) // splits + BLOCK_N - 1) // BLOCK_N * BLOCK_N
@@ -72,8 +76,15 @@ def _attention_tile(
         live = position < end
         if BLOCK_N % PACK != 0:
             live = live & (column < BLOCK_N // PACK * PACK)
-        page = tl.load(table + position // PAGE, mask=live, other=0).to(tl.int64)
-        lane = ((page * PAGE + position % PAGE) * pool_slot + kv_head * pool_head)[:, None] + d[None, :]
+        paged = live
+        if WINDOW:
+            paged = live & (position < length)
+        page = tl.load(table + position // PAGE, mask=paged, other=0).to(tl.int64)
+        slot = page * PAGE + position % PAGE
+        if WINDOW:
+            beside = window_ptr + (request * window + position - length)
+            slot = tl.where(paged, slot, tl.load(beside, mask=live & (position >= length), other=0))
+        lane = (slot * pool_slot + kv_head * pool_head)[:, None] + d[None, :]
         loaded = live[:, None]
         if D != D_P:
             loaded = loaded & (d < D)[None, :]
@@ -83,12 +94,12 @@ def _attention_tile(
             keys = keys.to(tl.float32)
             values = values.to(tl.float32)
 
-        fresh = (position - length)[None, :]  # index among the new tokens; negative in the prefix
+        fresh = (position - length)[None, :]  # index among the fresh keys; negative in the prefix
         if TREE:
-            cell = (token * count)[:, None] + fresh
+            cell = (token * fresh_keys)[:, None] + fresh
             asked = (node < count)[:, None] & (fresh >= 0) & live[None, :]
             allowed = tl.load(tree_ptr + cell, mask=asked, other=0) != 0
-            visible = (fresh < 0) | allowed | (fresh == node[:, None])
+            visible = (fresh < 0) | allowed | (fresh == (fresh_keys - count + node)[:, None])
         else:
             visible = fresh <= node[:, None]
         visible = visible & live[None, :]
@@ -150,17 +161,18 @@ def launch(
     group = heads // kv_heads
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     splits = partial.splits if partial else 1
-    tree = batch.tree_mask
+    tree, window = batch.tree_mask, batch.window_slots
     tiles = triton.cdiv(batch.max_query * group * tile.heads, tile.rows)
     _attention_tile[(tiles, batch.size, kv_heads // tile.heads * splits)](
         q, kv.k, kv.v, out, partial.sums if partial else out, partial.stats if partial else out,
         batch.page_table, batch.rows, batch.seq_lens.device, batch.query_start,
         batch.query_start if tree is None else tree.contiguous().view(torch.uint8),  # may come as a slice
-        scale * LOG2_E, splits, q.stride(0), q.stride(1), kv.k.stride(0), kv.k.stride(1),
-        batch.page_table.stride(0),
+        batch.query_start if window is None else window.contiguous(),
+        scale * LOG2_E, splits, 0 if window is None else window.shape[1], q.stride(0), q.stride(1),
+        kv.k.stride(0), kv.k.stride(1), batch.page_table.stride(0),
         HEADS=heads, GROUP=group, PACK=tile.heads, D=dim, D_P=power_of_two(max(dim, 16)), PAGE=page_size,
-        BLOCK_M=tile.rows, BLOCK_N=tile.keys, TREE=tree is not None, SPLIT=partial is not None,
-        UPCAST=INTERPRETED,  # bf16 arithmetic is wrong there, without a word
+        BLOCK_M=tile.rows, BLOCK_N=tile.keys, TREE=tree is not None, WINDOW=window is not None,
+        SPLIT=partial is not None, UPCAST=INTERPRETED,  # bf16 arithmetic is wrong there, without a word
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out

@@ -15,7 +15,8 @@ POISON = 1e4  # what unused slots hold: finite, and ruinous if it is ever read
 
 @dataclass(frozen=True)
 class Case:
-    """One pass. lens: KV entries of each request before it; queries: new tokens; a row of None is padding."""
+    """One pass. lens: KV entries of each request before it; queries: new tokens; a row of None is padding.
+    window: keys of a window that lies in scratch slots behind the pages, 0 for none."""
 
     mode: Mode = Mode.VERIFY
     lens: tuple[int | None, ...] = (5, 17, 0)
@@ -26,6 +27,7 @@ class Case:
     dim: int = 32
     slack: int = 3  # how far the bounds lie above the true lengths
     tree: bool = False
+    window: int = 0
     max_context: int = 256
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
@@ -50,6 +52,11 @@ def verify(width: int, **changes: object) -> Case:
     return replace(case, queries=(width,) * len(case.lens))
 
 
+def windowed(width: int, keys: int, **changes: object) -> Case:
+    """A pass of tree drafting: `width` new tokens, the last of a window of `keys`."""
+    return verify(width, window=keys, tree=True, **changes)
+
+
 def extend(queries: tuple[int, ...], lens: tuple[int, ...], **changes: object) -> Case:
     return replace(Case(mode=Mode.EXTEND, queries=queries, lens=lens, slack=0), **changes)  # type: ignore[arg-type]
 
@@ -65,8 +72,10 @@ def build(case: Case) -> World:
         if row:
             table[row] = pages[row - 1].int()
     lens = [n or 0 for n in case.lens]
-    total, slots = sum(case.queries), (len(case.lens) * columns + 1) * case.page_size
-    pool = [torch.full((slots, case.kv_heads, case.dim), POISON) for _ in "kv"]
+    total, paged = sum(case.queries), (len(case.lens) * columns + 1) * case.page_size
+    shuffled = torch.randperm(len(case.lens) * case.window, generator=gen)
+    window = paged + shuffled.view(len(case.lens), case.window)
+    pool = [torch.full((paged + window.numel(), case.kv_heads, case.dim), POISON) for _ in "kv"]
     for row, n in zip(rows, lens, strict=True):
         written = slots_of(table[row], range(n), case.page_size)
         for side in pool:
@@ -80,8 +89,14 @@ def build(case: Case) -> World:
         for row, n, count in zip(rows, lens, case.queries, strict=True)
     ]
     new_slots = torch.cat([*new, torch.zeros(0, dtype=torch.int64)])
+    if case.window:
+        new_slots = window[:, case.window - max(case.queries, default=0) :].reshape(-1)
+        for side in pool:
+            side[window] = torch.randn((*window.shape, case.kv_heads, case.dim), generator=gen)
     pool[0][new_slots], pool[1][new_slots] = k, v
     batch = _batch(case, rows, lens, new_slots, table, gen)
+    if case.window:
+        batch = _with_window(batch, window, pool, gen)
     to = {"device": case.device, "dtype": case.dtype}
     return World(
         case,
@@ -133,6 +148,21 @@ def _batch(
     )  # fmt: skip
 
 
+def _with_window(
+    batch: ForwardBatch, window: torch.Tensor, pool: list[torch.Tensor], gen: torch.Generator
+) -> ForwardBatch:
+    """The window's keys form random trees, the pass's tokens being the last nodes; what none of these sees is
+    poisoned."""
+    size, keys = window.shape
+    mask = tree_mask(size, keys, gen)[:, keys - batch.width :]
+    unseen = ~mask.any(1)
+    unseen[:, keys - batch.width :] = False  # each token sees itself, whatever the mask says
+    for side in pool:
+        side[window[unseen]] = POISON
+    dev = batch.slots.device
+    return replace(batch, tree_mask=mask.to(dev), window_slots=window.to(dev))
+
+
 def tree_mask(size: int, width: int, gen: torch.Generator) -> torch.Tensor:
     """Random trees, parents first; in each the last node is absent (its row is empty) when width > 2."""
     mask = torch.zeros((size, width, width), dtype=torch.bool)
@@ -150,20 +180,22 @@ def reference(world: World) -> torch.Tensor:
     """[T, Hq * D] in float64, one query and one head at a time, straight from the contract."""
     case, batch = world.case, world.batch
     k_pool, v_pool = world.kv.k.double().cpu(), world.kv.v.double().cpu()
-    q, k, v = (x.double().cpu() for x in (world.q, world.k, world.v))
+    q = world.q.double().cpu()
     out = torch.zeros((q.shape[0], case.heads, case.dim), dtype=torch.float64)
     start = batch.query_start.tolist()
     for b, n in enumerate(batch.seq_lens.device.tolist()):
         row = batch.page_table[int(batch.rows[b])].cpu()
         old = slots_of(row, range(n), case.page_size)
+        window = batch.slots[start[b] : start[b + 1]] if not case.window else batch.window_slots[b]
+        own = len(window) - case.queries[b]
         for i in range(case.queries[b]):
             seen = (
                 list(range(i + 1))
                 if batch.tree_mask is None
                 else batch.tree_mask[b, i].nonzero().flatten().tolist()
             )
-            new = [start[b] + j for j in sorted({*seen, i})]
-            keys, values = torch.cat((k_pool[old], k[new])), torch.cat((v_pool[old], v[new]))
+            slots = torch.cat((old, window.cpu()[sorted({*seen, own + i})]))
+            keys, values = k_pool[slots], v_pool[slots]
             for h in range(case.heads):
                 g = h // (case.heads // case.kv_heads)
                 weights = (keys[:, g] @ q[start[b] + i, h] / math.sqrt(case.dim)).softmax(0)

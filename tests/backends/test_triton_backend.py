@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_cases import Case, build, close, extend, reference, run, verify
+from attention_cases import Case, build, close, extend, reference, run, verify, windowed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,6 +38,26 @@ def test_verify(device: str, page_size: int, width: int, tree: bool) -> None:
     check(verify(width, page_size=page_size, tree=tree, device=device, **SMALL))
 
 
+WINDOWS = pytest.mark.parametrize(("width", "keys"), [(1, 1), (1, 9), (4, 12), (8, 24), (16, 16), (16, 64)])
+
+
+@pytest.mark.parametrize("device", [ON_CPU])
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+@WINDOWS
+def test_a_window_outside_of_the_pages(device: str, page_size: int, width: int, keys: int) -> None:
+    check(windowed(width, keys, page_size=page_size, device=device, **SMALL), kv_splits=keys % 4)
+
+
+@pytest.mark.parametrize("device", [ON_CPU, ON_GPU])
+def test_a_token_sees_itself_though_the_mask_forgets(device: str) -> None:
+    """No prefix, an empty mask: the output is the token's own value."""
+    case = windowed(2, 6, lens=(0,), kv_heads=6, device=device)
+    world = build(case)
+    batch = replace(world.batch, tree_mask=torch.zeros(1, 2, 6, dtype=torch.bool, device=device))
+    out = run(TritonAttention(TritonAttention.Config(), world.context), replace(world, batch=batch))
+    close(out, world.v.flatten(1), case.dtype)
+
+
 @pytest.mark.parametrize("device", [ON_CPU])
 @pytest.mark.parametrize("page_size", [1, 16, 64])
 @pytest.mark.parametrize("lens", [(0, 0, 0), (0, 7, 40)])
@@ -57,12 +77,15 @@ def test_shapes(device: str, heads: tuple[int, int], dim: int) -> None:
 @pytest.mark.parametrize("device", [ON_CPU])
 def test_padded_rows_ride_along(device: str) -> None:
     check(verify(2, lens=(5, None, 17, None), device=device, **SMALL))
+    check(windowed(2, 6, lens=(5, None, 17, None), device=device, **SMALL))
 
 
 @pytest.mark.parametrize("device", [ON_CPU, ON_GPU])
-@pytest.mark.parametrize("mode", list(Mode))
-def test_zero_requests(device: str, mode: Mode) -> None:
-    case = Case(mode=mode, lens=(), queries=(), device=device)
+@pytest.mark.parametrize("mode", [*Mode, None])
+def test_zero_requests(device: str, mode: Mode | None) -> None:
+    """None: with a window."""
+    case = Case(mode=mode, lens=(), queries=()) if mode else windowed(2, 6, lens=())
+    case = replace(case, device=device)
     world = build(case)
     backend = TritonAttention(TritonAttention.Config(), world.context)
     assert run(backend, world).shape == (0, case.heads * case.dim)
@@ -75,11 +98,17 @@ def test_zero_requests(device: str, mode: Mode) -> None:
     width=st.integers(1, 16),
     page_size=st.sampled_from([1, 16, 64]),
     tree=st.booleans(),
+    older=st.none() | st.integers(0, 20),
     slack=st.integers(0, 20),
     seed=st.integers(0, 1000),
 )
-def test_equals_torch(lens: list[int], width: int, page_size: int, tree: bool, slack: int, seed: int) -> None:
+def test_equals_torch(
+    lens: list[int], width: int, page_size: int, tree: bool, older: int | None, slack: int, seed: int
+) -> None:
+    """older: keys of a window before the pass's own; None for no window."""
     case = verify(width, lens=tuple(lens), page_size=page_size, tree=tree, slack=slack, seed=seed, **SMALL)
+    if older is not None:
+        case = replace(case, window=width + older, tree=True)
     world = build(case)
     triton = run(TritonAttention(TritonAttention.Config(), world.context), world)
     close(triton, run(TorchSDPA(TorchSDPA.Config(), world.context), world), case.dtype)
@@ -106,6 +135,18 @@ def test_gpu_verify(
     device: str, dtype: torch.dtype, page_size: int, width: int, tree: bool, kv_splits: int
 ) -> None:
     case = verify(width, page_size=page_size, tree=tree, device=device, dtype=dtype, max_context=1024)
+    check(replace(case, lens=(5, 700, None, 0), queries=(width,) * 4, slack=20), kv_splits)
+
+
+@pytest.mark.parametrize("device", [ON_GPU])
+@pytest.mark.parametrize("dtype", GPU_TYPES)
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+@pytest.mark.parametrize("kv_splits", [0, 1, 5])
+@WINDOWS
+def test_gpu_window(
+    device: str, dtype: torch.dtype, page_size: int, kv_splits: int, width: int, keys: int
+) -> None:
+    case = windowed(width, keys, page_size=page_size, device=device, dtype=dtype, max_context=1024)
     check(replace(case, lens=(5, 700, None, 0), queries=(width,) * 4, slack=20), kv_splits)
 
 

@@ -21,7 +21,7 @@ from kernels.silu_mul import _silu_mul
 
 INTEGER_POINTERS = {
     "table_ptr": "*i32", "rows_ptr": "*i64", "lens_ptr": "*i32", "start_ptr": "*i32", "tree_ptr": "*u8",
-    "positions_ptr": "*i64", "slots_ptr": "*i64",
+    "positions_ptr": "*i64", "slots_ptr": "*i64", "window_ptr": "*i64",
 }  # fmt: skip
 FLOAT_POINTERS = {"sums_ptr", "stats_ptr", "part_ptr", "cos_ptr", "sin_ptr"}
 FLOATS = {"scale", "eps"}
@@ -49,15 +49,17 @@ def compile_one(kernel: Any, dtype: str, target: GPUTarget, warps: int, **consta
 def main(capability: int, dtype: str) -> None:
     target = GPUTarget("cuda", capability, 32)
     rows, keys = (32, 32) if dtype == "fp32" else (64, 64)
-    for dim, dim_p, block_m, group, tree, split in (
-        (64, 64, 16, 3, False, False),
-        (128, 128, 16, 4, False, True),
-        (80, 128, rows, 8, True, True),
-        (128, 128, rows, 4, False, False),
+    for dim, dim_p, block_m, group, tree, window, split in (
+        (64, 64, 16, 3, False, False, False),
+        (128, 128, 16, 4, False, False, True),
+        (80, 128, rows, 8, True, False, True),
+        (128, 128, rows, 4, False, False, False),
+        (64, 64, rows, 4, True, True, True),
     ):
         compile_one(
             _attention_tile, dtype, target, 4, HEADS=group * 8, GROUP=group, PACK=1, D=dim, D_P=dim_p,
-            PAGE=16, BLOCK_M=block_m, BLOCK_N=keys, TREE=tree, SPLIT=split, UPCAST=False,
+            PAGE=16, BLOCK_M=block_m, BLOCK_N=keys, TREE=tree, WINDOW=window, SPLIT=split,
+            UPCAST=False,
         )  # fmt: skip
     compile_one(_merge, dtype, target, 1, D=80, D_P=128)
     compile_one(_rms_norm, dtype, target, 4, H=576, ROWS=1, BLOCK=1024, ADD=True)

@@ -10,7 +10,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "backends"))
 
-from attention_cases import Case, build, close, extend, reference, verify
+from attention_cases import Case, build, close, extend, reference, verify, windowed
 
 from kernels.attention_decode import SplitPlan, Workspace, merge
 from kernels.attention_tile import Partial, Tile, launch
@@ -34,7 +34,9 @@ CASES = [
     verify(16, lens=(37, 0), heads=4, kv_heads=1, tree=True),
     verify(5, lens=(20,), page_size=1, heads=9, kv_heads=3),
     extend((33, 2), (0, 21), heads=4, kv_heads=2),
+    windowed(5, 23, lens=(37, 0), heads=8, kv_heads=2),
 ]
+NAMES = ["decode", "tree", "chain", "extend", "window"]
 
 
 def attend(case: Case, tile: Tile, splits: int) -> None:
@@ -52,7 +54,7 @@ def attend(case: Case, tile: Tile, splits: int) -> None:
 
 @devices
 @pytest.mark.parametrize("splits", [1, 2, 3, 7])
-@pytest.mark.parametrize("case", CASES, ids=["decode", "tree", "chain", "extend"])
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_blocks_and_splits(device: str, dtype: torch.dtype, splits: int, case: Case) -> None:
     attend(Case(**{**vars(case), "device": device, "dtype": dtype}), Tile(16, 16), splits)
 
@@ -65,7 +67,7 @@ def test_tile_sizes(device: str, dtype: torch.dtype, rows: int, keys: int) -> No
 
 
 @devices
-@pytest.mark.parametrize("case", CASES, ids=["decode", "tree", "chain", "extend"])
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_all_heads_in_one_tile(device: str, dtype: torch.dtype, case: Case) -> None:
     attend(Case(**{**vars(case), "device": device, "dtype": dtype}), Tile(16, 32, heads=case.kv_heads), 2)
 
