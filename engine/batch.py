@@ -108,11 +108,15 @@ ROOT = -1  # parent of node 0
 class DraftTree:
     """Drafts in canonical form: node 0 is the root (the last known token), parents come before children.
 
-    tokens: int32 [B, W]. parent: int32 [B, W] node index; ROOT for node 0, ABSENT for a missing node.
+    tokens: int32 [B, W]. parent: int32 [B, W] node index; ROOT for node 0, ABSENT for a missing node. signal:
+    int32 [B] what the drafter tells its width policy on the host, None for nothing. probs: fp32 [B, W - 1, V]
+    the distribution that each sampled draft of a chain was drawn from, None for deterministic drafts.
     """
 
     tokens: Tensor
     parent: Tensor
+    signal: Tensor | None = None
+    probs: Tensor | None = None
 
 
 class Finish(enum.IntEnum):
@@ -198,6 +202,7 @@ class ScheduledStep:
     query_lens: tuple[int, ...]
     emits: tuple[bool, ...]
     width: int = 0
+    resume: bool = False  # see speculative.width.WidthChoice
     new_rows: tuple[NewRow, ...] = ()
     new_pages: tuple[tuple[int, int, int], ...] = ()
     sampling: SamplingClass = field(default_factory=SamplingClass)
@@ -219,13 +224,16 @@ class StepResult:
     """What a completed step tells the host; one entry a row of its ScheduledStep, in order.
 
     tokens: the emitted run, already trimmed on the device by stop ids and max_len (empty where emits is
-    False). finish: Finish.NONE, STOP or LENGTH. accepted: drafts accepted before trimming.
+    False). finish: Finish.NONE, STOP or LENGTH. accepted: drafts accepted before trimming. drafted:
+    nodes that were really drafted. signal: DraftTree.signal, 0 where there is none.
     """
 
     step_id: int
     tokens: list[list[int]]
     finish: list[int]
     accepted: list[int]
+    drafted: list[int]
+    signal: list[int]
     logprobs: list[list[TokenLogprob]] | None = None
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dependency_injector import containers
 from dependency_injector.providers import Callable, Configuration, List, Object, Singleton
 
+from engine import draft_factories as drafting
 from engine import factories as make
 from engine.device_queue import make_queue
 from engine.executor import Executor
 from engine.lengths import needs_cpu_seq_lens
 from engine.metrics import EngineMetrics
 from engine.models.source import silent
-from engine.runner import ModelRunner
 from engine.sampling.sampler import Sampler
 from engine.step import Step
 
@@ -38,24 +38,32 @@ class EngineContainer(containers.DeclarativeContainer):
     model = loaded.provided.model
     tokenizer = loaded.provided.tokenizer
 
-    speculator = Singleton(make.part, config.spec, "spec")
+    plan = Singleton(drafting.spec_plan, config.spec)
+    draft = Singleton(drafting.draft_model, config.spec, loaded, config.model._target_, dtype, device)
     policy = Singleton(make.part, config.scheduler, "scheduler")
     cache_config = Singleton(make.typed, config.cache, "cache")
-    cache = Singleton(make.prefix_cache, config.cache, cache_config, speculator)
-    sizes = Singleton(make.sizes, cache_config, policy.provided.config, model, speculator, device)
+    cache = Singleton(make.prefix_cache, config.cache, cache_config, plan)
+    sizes = Singleton(make.sizes, cache_config, policy.provided.config, model, draft, plan, device)
     pool = Singleton(make.kv_pool, model, sizes, device, config.overlap)
     attention = Singleton(make.attention, config.attention, model, sizes, device, "target")
-    slots = Callable(make.slots, attention, speculator.provided.draft_backends.call())
+    draft_pool = Singleton(drafting.draft_pool, draft, plan, sizes, device, config.overlap)
+    drafts = Singleton(drafting.draft_attention, config.spec, plan, draft, sizes, device)
+    host = Singleton(
+        drafting.draft_host, draft, draft_pool, drafts, attention, sizes, tokenizer, model, device
+    )
+    speculator = Singleton(make.part, config.spec, "spec", List(host))
+    slots = Callable(make.slots, attention, drafts)
     needs_lens = Singleton(needs_cpu_seq_lens, speculator, slots)
 
     columns = Singleton(make.columns, model, sizes, device)
     table = Singleton(make.table, sizes, columns, speculator, device, config.overlap)
     uploader = Singleton(make.uploader, device, table)
     sampler = Singleton(Sampler)
-    runner = Singleton(ModelRunner, model, attention, pool)
+    runner = Singleton(make.runner, model, attention, pool, draft)
     step = Singleton(Step, table, runner, speculator, sampler)
     futures = Singleton(make.futures, queue, metrics, needs_lens, config.overlap)
     executor = Singleton(Executor, table, uploader, step, futures)
 
-    scheduler = Singleton(make.scheduler, policy, cache, sizes, speculator, loaded, metrics)
+    widths = Singleton(drafting.width_policy, speculator)
+    scheduler = Singleton(make.scheduler, policy, cache, sizes, plan, widths, loaded, metrics)
     loop = Singleton(make.part, config.overlap, "overlap", List(scheduler, executor))

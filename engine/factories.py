@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from backends.base import AttentionBackend, AttentionContext
+from engine.batch import KVLayout
 from engine.build import TARGET, make_config, parts_of, target_class
 from engine.cache.base import PrefixCache
 from engine.device_queue import DeviceQueue
 from engine.errors import UserError
-from engine.facts import backend_facts
+from engine.facts import DRAFT_NODE, DRAFT_SLOTS, backend_facts
 from engine.futures import FutureMap
 from engine.kv_pool import KVPool
 from engine.memory import auto_context, auto_tokens
@@ -26,29 +27,45 @@ from engine.models.base import CausalLM, LoadedModel
 from engine.models.source import ModelSource, Progress
 from engine.policy import Policy, SchedulerConfig
 from engine.request import Request
+from engine.runner import ModelRunner
 from engine.sampling.columns import SamplingColumns, pack_rows
 from engine.scheduler import Scheduler
 from engine.table import RequestTable, TableSize
 from engine.text.stream import TextStream
 from engine.upload import Uploader
-from speculative.base import Speculator
+from speculative.base import DraftModel, SpecPlan, Speculator
+from speculative.width import WidthPolicy
 
 Node = Mapping[str, Any]
 
 
+class Heads(Protocol):
+    """The attention shape of a target or a draft model."""
+
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class Sizes:
-    """What buffers are sized by. pages: usable ones; context: longest request; width: drafts + 1."""
+    """What buffers are sized by. pages: usable ones; context: longest request; width: drafts + 1 of the
+    widest step; draft_slots: of the spec plan."""
 
     pages: int
     page_size: int
     context: int
     max_running: int
     width: int
+    draft_slots: int = 0
 
     @property
     def table(self) -> TableSize:
-        return TableSize(self.max_running + 1, self.context + 3 * self.width, self.page_size)
+        context = self.context + 3 * self.width + self.draft_slots
+        return TableSize(self.max_running + 1, context, self.page_size)
 
 
 def typed(node: Node, where: str) -> Any:
@@ -92,24 +109,33 @@ def sizes(
     cache: PrefixCache.Config,
     limits: SchedulerConfig,
     model: CausalLM,
-    speculator: Speculator,
+    draft: DraftModel | None,
+    plan: SpecPlan,
     on: torch.device,
 ) -> Sizes:
-    """Resolve the automatic sizes; the weights are on the device by now."""
+    """Resolve the automatic sizes; the weights, the draft's too, are on the device by now."""
     context = auto_context(cache.max_context, model.shape.longest)
     tokens = cache.tokens
     if tokens == "auto":
         per_token = model.kv_layout.bytes_per_token()
+        per_token += 0 if draft is None else draft.kv_layout.bytes_per_token()
         tokens = auto_tokens(context, limits.max_running, per_token, _free_bytes(on))
     pages = tokens // cache.page_size
     if pages < 1:
         raise UserError(f"cache.tokens={tokens} is less than one page of cache.page_size={cache.page_size}")
-    return Sizes(pages, cache.page_size, context, limits.max_running, speculator.width)
+    return Sizes(pages, cache.page_size, context, limits.max_running, plan.width, plan.draft_slots)
 
 
 def _free_bytes(on: torch.device) -> int | None:
     """Free device memory; None on the CPU, whose pool grows page by page as it is touched."""
     return int(torch.cuda.mem_get_info(on)[0]) if on.type == "cuda" else None
+
+
+def runner(model: CausalLM, backend: AttentionBackend, pool: KVPool, draft: DraftModel | None) -> ModelRunner:
+    """The target's runner; it collects the layer inputs that a draft model reads."""
+    if draft is not None:
+        model.collect(draft.aux_layers)
+    return ModelRunner(model, backend, pool)
 
 
 def kv_pool(model: CausalLM, size: Sizes, on: torch.device, overlap: Node) -> KVPool:
@@ -118,22 +144,28 @@ def kv_pool(model: CausalLM, size: Sizes, on: torch.device, overlap: Node) -> KV
 
 
 def attention(node: Node, model: CausalLM, size: Sizes, on: torch.device, role: str) -> AttentionBackend:
+    """The target's backend."""
+    return attention_for(node, model.shape, model.kv_layout, size, on, role)
+
+
+def attention_for(
+    node: Node, heads: Heads, layout: KVLayout, size: Sizes, on: torch.device, role: str
+) -> AttentionBackend:
     """The backend of one role, with its children when it is a composite."""
-    shape = model.shape
     context = AttentionContext(
         role=role,
-        num_heads=shape.num_heads,
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        scale=shape.head_dim**-0.5,
+        num_heads=heads.num_heads,
+        num_kv_heads=heads.num_kv_heads,
+        head_dim=heads.head_dim,
+        scale=heads.head_dim**-0.5,
         page_size=size.page_size,
         max_rows=size.table.rows,
         max_width=size.width,
         max_context=size.table.context,
         device=on,
-        dtype=getattr(torch, model.kv_layout.dtype),
+        dtype=getattr(torch, layout.dtype),
     )
-    return _backend(node, context, "attention")
+    return _backend(node, context, "attention" if role == "target" else f"spec.{DRAFT_NODE}")
 
 
 def _backend(node: Node, context: AttentionContext, where: str) -> AttentionBackend:
@@ -146,7 +178,7 @@ def slots(
     target: AttentionBackend, drafts: Sequence[AttentionBackend | None]
 ) -> list[tuple[str, AttentionBackend | None]]:
     """(role, backend or None) of every attention slot."""
-    return [("target", target), *zip(("draft", "draft_extend"), drafts, strict=False)]
+    return [("target", target), *zip(DRAFT_SLOTS, drafts, strict=True)]
 
 
 def columns(model: CausalLM, size: Sizes, on: torch.device) -> SamplingColumns:
@@ -173,9 +205,9 @@ def futures(
     return FutureMap(queue, metrics, needs_cpu_seq_lens=needs_lens[0], debug=bool(overlap.get("debug")))
 
 
-def prefix_cache(node: Node, config: PrefixCache.Config, speculator: Speculator) -> PrefixCache:
+def prefix_cache(node: Node, config: PrefixCache.Config, plan: SpecPlan) -> PrefixCache:
     """The cache; a draft whose KV depends on the next token asks for keys that know it."""
-    built: PrefixCache = target_class(node[TARGET])(config, successor_keys=speculator.successor_keys)
+    built: PrefixCache = target_class(node[TARGET])(config, successor_keys=plan.successor_keys)
     return built
 
 
@@ -183,7 +215,8 @@ def scheduler(
     policy: Policy,
     cache: PrefixCache,
     size: Sizes,
-    speculator: Speculator,
+    plan: SpecPlan,
+    widths: WidthPolicy,
     loaded: LoadedModel,
     metrics: EngineMetrics,
 ) -> Scheduler:
@@ -198,8 +231,8 @@ def scheduler(
         cache,
         pages=size.pages,
         max_context=size.context,
-        width=size.width,
-        draft_slots=speculator.draft_slots,
+        widths=widths,
+        draft_slots=plan.draft_slots,
         eos_ids=loaded.eos_ids,
         text_stream_factory=text_stream,
         metrics=metrics,

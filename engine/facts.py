@@ -18,6 +18,7 @@ from engine.devices import DeviceFacts, device_facts
 from engine.errors import UserError
 from engine.models.shape import ModelShape
 from engine.models.source import ModelSource, compute_dtype
+from speculative.base import SpecPlan
 
 Node = Mapping[str, Any]
 T = TypeVar("T")
@@ -73,10 +74,13 @@ class Facts:
 
     @property
     def width(self) -> int:
-        """Drafts + 1 of a decode step."""
-        part = self.parts.get("spec")
-        planned = None if part is None else getattr(part.cls, "planned_width", None)
-        return 1 if planned is None or part is None else int(planned(part.config))
+        """Drafts + 1 of the widest decode step."""
+        return self.spec.width
+
+    @property
+    def spec(self) -> SpecPlan:
+        """What the draft algorithm asks of the engine."""
+        return _spec_plan(self.parts.get("spec"))
 
     @property
     def compute(self) -> str | None:
@@ -131,13 +135,18 @@ def backend_facts(node: Node, where: str) -> BackendFacts:
     return cls.facts({key: backend_facts(child, f"{where}.{key}") for key, child in parts_of(node).items()})
 
 
+def _spec_plan(part: Part | None) -> SpecPlan:
+    planned = None if part is None else getattr(part.cls, "planned", None)
+    return SpecPlan() if planned is None or part is None else planned(part.config)
+
+
 def _slots(groups: Node, parts: Mapping[str, Part], failures: dict[str, str]) -> tuple[Slot, ...]:
     nodes: dict[str, tuple[str, Node | None]] = {"target": ("attention", groups.get("attention"))}
-    spec = parts.get("spec")
-    drafts = spec is not None and getattr(spec.cls, "uses_draft_backends", False)
+    plan = _spec_plan(parts.get("spec"))
     where = f"spec.{DRAFT_NODE}"
-    draft_node = parts_of(groups.get("spec", {})).get(DRAFT_NODE) if drafts else None
-    nodes |= dict.fromkeys(DRAFT_SLOTS, (where, draft_node))
+    draft_node = parts_of(groups.get("spec", {})).get(DRAFT_NODE)
+    for role, wanted in zip(DRAFT_SLOTS, (plan.draft, plan.draft_extend), strict=True):
+        nodes[role] = (where, draft_node if wanted else None)
     return tuple(
         Slot(role, at, None if node is None else _try(failures, at, partial(backend_facts, node, at)))
         for role, (at, node) in nodes.items()

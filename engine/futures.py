@@ -20,6 +20,8 @@ from engine.errors import InternalError
 from engine.metrics import EngineMetrics
 
 POISONED = -7777  # debug: what a consumed result buffer holds
+_TAIL = 5  # columns behind the tokens of a packed row: count, finish, accepted, drafted, signal
+_SILENT = [0] * _TAIL  # of a row that emits nothing
 
 
 @dataclass
@@ -110,17 +112,14 @@ def _to_result(step: ScheduledStep, tensors: Sequence[Tensor], *, mirrored: bool
     packed, *logprobs = tensors[:-1] if mirrored else tensors
     rows = packed.tolist()
     logs = _logprobs(rows, logprobs) if logprobs else None
-    if all(step.emits):
-        tokens = [row[: row[-3]] for row in rows]
-        return StepResult(step.step_id, tokens, [r[-2] for r in rows], [r[-1] for r in rows], logs)
-    where = {i: n for n, i in enumerate(i for i, emits in enumerate(step.emits) if emits)}
-    pick = [rows[where[i]] if i in where else None for i in range(len(step.rows))]
+    if not all(step.emits):
+        where = {i: n for n, i in enumerate(i for i, emits in enumerate(step.emits) if emits)}
+        rows = [rows[where[i]] if i in where else _SILENT for i in range(len(step.rows))]
+        logs = [logs[where[i]] if i in where else [] for i in range(len(step.rows))] if logs else None
+    tails = [list(column) for column in zip(*(row[-_TAIL + 1 :] for row in rows), strict=True)]
+    finish, accepted, drafted, signal = tails or ([], [], [], [])
     return StepResult(
-        step.step_id,
-        [r[: r[-3]] if r else [] for r in pick],
-        [r[-2] if r else 0 for r in pick],
-        [r[-1] if r else 0 for r in pick],
-        [logs[where[i]] if i in where else [] for i in range(len(step.rows))] if logs else None,
+        step.step_id, [row[: row[-_TAIL]] for row in rows], finish, accepted, drafted, signal, logs
     )
 
 
@@ -128,10 +127,10 @@ def _logprobs(rows: list[list[int]], tensors: Sequence[Tensor]) -> list[list[Tok
     """One entry an emitted token; tensors hold a row a position, W a request."""
     own = tensors[0].tolist()
     tops = [list(zip(i, v, strict=True)) for i, v in zip(*(t.tolist() for t in tensors[1:]), strict=True)]
-    width = len(rows[0]) - 3 if rows else 0
+    width = len(rows[0]) - _TAIL if rows else 0
     out = []
     for n, row in enumerate(rows):
-        at = range(n * width, n * width + row[-3])
+        at = range(n * width, n * width + row[-_TAIL])
         entries = [TokenLogprob(row[j], own[i], tuple(tops[i]) if tops else ()) for j, i in enumerate(at)]
         out.append(entries)
     return out

@@ -14,13 +14,22 @@ POISON = 1.0e4  # debug: finite, since 0 x NaN is NaN in a masked softmax, and l
 
 
 class KVPool:
-    """`pages` usable pages of `page_size` slots each, behind the padding page 0. Starts at zero."""
+    """`pages` usable pages of `page_size` slots each, behind the padding page 0; behind them `scratch` slots
+    that belong to no page. Starts at zero."""
 
     def __init__(
-        self, layout: KVLayout, pages: int, page_size: int, device: torch.device, *, poison: bool = False
+        self,
+        layout: KVLayout,
+        pages: int,
+        page_size: int,
+        device: torch.device,
+        *,
+        poison: bool = False,
+        scratch: int = 0,
     ) -> None:
         self.layout = layout
-        self.slots = (pages + 1) * page_size
+        self.first_scratch = (pages + 1) * page_size
+        self.slots = self.first_scratch + scratch
         dtype = getattr(torch, layout.dtype)
         self.layers: list[LayerKV] = []
         for group in layout.groups:

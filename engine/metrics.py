@@ -41,20 +41,20 @@ class EngineMetrics:
     evicted_pages: int = 0  # taken from the prefix cache
     peak_running: int = 0
 
-    def launched(self, mode: Mode, rows: int, *, drafts: int = 0) -> None:
-        """A step of `rows` requests was launched, each with `drafts` draft tokens."""
+    def launched(self, mode: Mode, rows: int) -> None:
+        """A step of `rows` requests was launched."""
         if mode is Mode.EXTEND:
             self.extend_steps += 1
         elif mode is Mode.VERIFY:
             self.decode_steps += 1
             self.decode_rows += rows
-            self.drafted_tokens += rows * drafts
         self.peak_running = max(self.peak_running, rows)
 
-    def applied(self, mode: Mode, rows: int, tokens: int, accepted: int = 0) -> None:
+    def applied(self, mode: Mode, rows: int, tokens: int, accepted: int = 0, drafted: int = 0) -> None:
         """A step's result reached the requests: `rows` of them were still alive and got `tokens` in all."""
         self.emitted_tokens += tokens
         self.accepted_drafts += accepted
+        self.drafted_tokens += drafted
         if mode is Mode.VERIFY:
             self.decode_tokens += tokens
             self.decode_results += rows

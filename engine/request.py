@@ -62,6 +62,7 @@ class Request:
         "cache_node",
         "cached_tokens",
         "class_bit",
+        "drafting",
         "error",
         "finish",
         "id",
@@ -122,6 +123,7 @@ class Request:
         self.arrival = 0  # order of arrival, given by the scheduler
         self.waiting_since = 0  # id of the step before which it began to wait
         self.cached_tokens = -1  # unknown until first admitted
+        self.drafting: object = None  # what the width policy keeps of it
         self.max_len = 0
         self.worst = 0
         self.last_step = 0

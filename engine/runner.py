@@ -18,9 +18,11 @@ from engine.models.base import CausalLM
 
 @dataclass(frozen=True)
 class ForwardResult:
-    """hidden: [T, H] final states; logits: fp32 [N, V] of batch.logit_rows (all T when None)."""
+    """hidden: [T, H] final states; aux: [T, n * H] inputs of the model's collected layers, if there are any;
+    logits: fp32 [N, V] of batch.logit_rows (all T when None)."""
 
     hidden: Tensor
+    aux: Tensor | None
     logits: Tensor
 
 
@@ -35,12 +37,12 @@ class ModelRunner:
     def forward(self, batch: ForwardBatch) -> ForwardResult:
         """One pass; writes the KV of its tokens."""
         self.attention.init_forward_metadata(batch)
-        hidden = self.model.forward(batch, self.attention, self.pool.layers)
+        hidden, aux = self.model.forward_with_aux(batch, self.attention, self.pool.layers)
         rows = batch.logit_rows
         picked = hidden if rows is None else hidden.index_select(0, rows)
         if (
             picked.shape[0] == 0
         ):  # a chunk that ends no prompt, or an idle pass: some matrix products refuse 0 rows
             empty = hidden.new_zeros((0, self.model.shape.vocab_size), dtype=torch.float32)
-            return ForwardResult(hidden, empty)
-        return ForwardResult(hidden, self.model.logits(picked))
+            return ForwardResult(hidden, aux, empty)
+        return ForwardResult(hidden, aux, self.model.logits(picked))

@@ -24,6 +24,7 @@ from engine.scheduling.plan import SamplingClasses, extend_step, verify_step
 from engine.scheduling.reservation import Reservation
 from engine.scheduling.results import ResultApplier
 from engine.scheduling.roster import Roster
+from speculative.width import WidthPolicy
 
 MAX_IN_FLIGHT = 2  # the overlap loop launches step n + 1 before it applies n
 
@@ -45,30 +46,31 @@ class Scheduler:
         *,
         pages: int,
         max_context: int,
-        width: int,
+        widths: WidthPolicy,
         draft_slots: int,
         eos_ids: Sequence[int],
         text_stream_factory: TextFactory,
         metrics: EngineMetrics,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """pages: usable ones, 1..pages (page 0 is padding). width: tokens of a decode step. draft_slots: KV
-        slots past the bound that a chain draft writes. Rows must hold max_context + width + the larger one.
+        """pages: usable ones, 1..pages (page 0 is padding). widths: chooses the tokens of a decode step.
+        draft_slots: KV slots past the bound that a chain draft writes. Rows must hold max_context + the
+        widest step + the larger of the two.
         """
         self.config = policy.config
         self.metrics = metrics
         self.ledger = PageLedger(pages, cache)
-        self._width = width
+        self._widths = widths
         self._clock = clock
         self._classes = SamplingClasses()
-        reservation = Reservation(width, draft_slots)
+        reservation = Reservation(widths.widest, draft_slots)
         pool = pages * cache.page_size
         self._gate = Gate(reservation, self._classes, max_context, pool, tuple(eos_ids))
         self._growth = PageGrowth(self.ledger, reservation)
         room = WaitingRoom(policy, self.ledger, reservation)
         self._roster = Roster(room, self.ledger, self.config.max_running, metrics)
         self._outputs = OutputProcessor(text_stream_factory)
-        self._results = ResultApplier(self._roster, self.ledger, self._outputs, metrics, clock)
+        self._results = ResultApplier(self._roster, self.ledger, self._outputs, metrics, widths, clock)
         self._in_flight: deque[tuple[ScheduledStep, Sequence[Request]]] = deque()
         self._arrivals = 0
         self._step_id = 0  # of the last launched step
@@ -88,6 +90,7 @@ class Scheduler:
         self._outputs.open(request)
         self._arrivals += 1
         request.arrival = self._arrivals
+        request.drafting = self._widths.open()
         self._roster.arrive(request)
 
     def cancel(self, request_id: str) -> bool:
@@ -152,10 +155,11 @@ class Scheduler:
             pages, ready = self._grow(short, ready)
         if not ready:
             return None
-        step = verify_step(self._step_id + 1, ready, self._width, pages, self._classes)
+        choice = self._widths.choose([r.drafting for r in ready])
+        step = verify_step(self._step_id + 1, ready, choice, pages, self._classes)
         self._launch(step, ready)
         self._streak = 0
-        width, step_id = self._width, self._step_id
+        width, step_id = step.width, self._step_id
         for request in ready:
             request.bound += width
             request.at_least += 1
@@ -211,7 +215,7 @@ class Scheduler:
     def _launch(self, step: ScheduledStep, requests: Sequence[Request]) -> None:
         self._step_id = step.step_id
         self._in_flight.append((step, requests))
-        self.metrics.launched(step.mode, len(requests), drafts=max(0, step.width - 1))
+        self.metrics.launched(step.mode, len(requests))
 
 
 def _add_chunk(chunks: list[tuple[Request, int]], request: Request, budget: int) -> int:

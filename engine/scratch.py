@@ -43,5 +43,5 @@ def full_prefill_logits(
         page_size=page_size,
     )
     attention.init_forward_metadata(batch)
-    hidden = model.forward(batch, attention, pool.layers)
+    hidden, _ = model.forward_with_aux(batch, attention, pool.layers)
     return model.logits(hidden[-1:])[0].float().cpu()

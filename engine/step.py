@@ -15,19 +15,20 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from engine.batch import ForwardBatch, Mode, ScheduledStep, SeqLens
+from engine.batch import DraftTree, ForwardBatch, Mode, ScheduledStep, SeqLens
 from engine.runner import ModelRunner
 from engine.sampling.sampler import Sampled, Sampler
 from engine.table import RequestTable
 from engine.upload import BatchRows, ChunkInputs, StepInputs
 from speculative.accept import Accepted, accept, trim
-from speculative.base import DraftView, Observed, Speculator
+from speculative.base import DraftView, Observed, PrefillSeen, Speculator
 from speculative.tree import TreeGeometry, geometry
 
 
 @dataclass(frozen=True)
 class StepOutput:
-    """Device results of a step. packed: int32 [B, W + 3] = emitted tokens, n_emitted, finish, n_accepted.
+    """Device results of a step. packed: int32 [B, W + 5] = emitted tokens, n_emitted, finish, n_accepted,
+    drafted nodes, the drafter's signal.
 
     logprobs: the token's own and, if asked for, the best k of every emitted position; empty when not asked
     for. observe: what the speculator learns, to be run once the results are on their way.
@@ -60,25 +61,46 @@ class Step:
     def _verify(self, step: ScheduledStep, batch: BatchRows, host_lens: tuple[int, ...] | None) -> StepOutput:
         table, rows = self._table, batch.rows
         lens = SeqLens(table.seq_lens[rows], step.bounds, host_lens)
-        view = DraftView(table.tokens, rows, lens, table.relay)
+        view = self._view(step, batch, lens)
         tree = self._speculator.propose(view)
-        shape = geometry(tree, self._speculator.needs_tree_mask)
+        shape = geometry(tree, self._branches(step))
         forward = self._verify_batch(step, batch, tree.tokens, lens, shape)
         result = self._runner.forward(forward)
         sampled = self._draw(result.logits, rows, lens.device.long(), shape, step)
         target = sampled.tokens.view(len(step.rows), step.width)
         taken = accept(tree, target)
         count, finish = trim(taken.emitted, taken.n_accepted + 1, lens.device, rows, table.columns)
-        self._compact(forward, taken, lens)
+        if self._branches(step):
+            self._compact(forward, taken)
         table.commit(rows, lens.device.long() + 1, taken.emitted, lens.device + count)
         if step.sampling.shaped:
             table.columns.count_outputs(rows, taken.emitted, count)
-        seen = Observed(tree, target, taken.accept_index, taken.n_accepted, result.hidden)
-        packed = _pack(taken.emitted, count, finish, taken.n_accepted)
+        seen = Observed(
+            tree, target, taken.accept_index, taken.n_accepted, taken.emitted, result.hidden, result.aux
+        )
+        packed = _pack(taken.emitted, count, finish, taken.n_accepted, tree)
         return StepOutput(
             packed,
             _along_path(sampled, taken, step),
             partial(self._speculator.observe, view, seen),
+        )
+
+    def _branches(self, step: ScheduledStep) -> bool:
+        """Whether drafts of this step may branch: a single node cannot."""
+        return self._speculator.plan.tree and step.width > 1
+
+    def _view(self, step: ScheduledStep, batch: BatchRows, lens: SeqLens) -> DraftView:
+        table = self._table
+        return DraftView(
+            table.tokens,
+            batch.rows,
+            lens,
+            table.relay,
+            table.page_table,
+            table.size.page_size,
+            batch.query_start,
+            step.width,
+            step.resume,
         )
 
     def _verify_batch(
@@ -120,10 +142,8 @@ class Step:
         ancestors = shape.ancestors if step.sampling.shaped and step.width > 1 else None
         return self._sampler(logits, node_rows, positions, self._table.columns, step.sampling, ancestors)
 
-    def _compact(self, forward: ForwardBatch, taken: Accepted, lens: SeqLens) -> None:
+    def _compact(self, forward: ForwardBatch, taken: Accepted) -> None:
         """Bring the KV of accepted tree nodes to the front of the window; a chain's already is there."""
-        if not self._speculator.needs_tree_mask:
-            return
         width = forward.width
         slots = forward.slots.view(-1, width)
         steps = torch.arange(width, device=slots.device).expand_as(slots)
@@ -164,13 +184,18 @@ class Step:
         table.commit(emitting, last, drawn, last.int())
         if step.sampling.shaped:
             table.columns.count_outputs(emitting, drawn, count)
-        packed = _pack(drawn, count, finish, torch.zeros_like(count))
-        return StepOutput(packed, _columns(sampled))
+        packed = _pack(drawn, count, finish, torch.zeros_like(count), None)
+        seen = PrefillSeen(forward, chunk.token_rows, result.hidden, result.aux)
+        view = self._view(step, batch, lens)
+        return StepOutput(packed, _columns(sampled), partial(self._speculator.prefill, view, seen))
 
 
-def _pack(tokens: Tensor, count: Tensor, finish: Tensor, accepted: Tensor) -> Tensor:
-    tail = torch.stack((count.int(), finish.int(), accepted.int()), dim=1)
-    return torch.cat((tokens.int(), tail), dim=1)
+def _pack(tokens: Tensor, count: Tensor, finish: Tensor, accepted: Tensor, tree: DraftTree | None) -> Tensor:
+    zero = torch.zeros_like(count)
+    drafted = zero if tree is None or tree.parent.shape[1] == 1 else (tree.parent >= 0).sum(1)
+    signal = zero if tree is None or tree.signal is None else tree.signal
+    tail = [x.int() for x in (count, finish, accepted, drafted, signal)]
+    return torch.cat((tokens.int(), torch.stack(tail, dim=1)), dim=1)
 
 
 def _columns(sampled: Sampled) -> tuple[Tensor, ...]:

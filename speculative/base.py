@@ -1,24 +1,106 @@
 """The draft contract, and its null object: decoding without speculation.
 
 Importable without torch. Knows no concrete algorithm and nothing of the scheduler.
+Legend: B requests, W width (drafts + 1), T tokens of a pass, R table rows, C positions a row, H hidden size.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from engine.batch import ROOT, DraftTree, SeqLens
+from engine.batch import ROOT, DraftTree, ForwardBatch, KVLayout, LayerKV, SeqLens
 from engine.lazy import lazy_import
+from speculative.width import FixedWidth, StepCosts, WidthPolicy
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from backends.base import AttentionBackend
+    from engine.models.shape import ModelShape
 else:
     torch = lazy_import("torch")
+
+
+@dataclass(frozen=True)
+class SpecPlan:
+    """What an algorithm asks of the engine, known from its Config before anything is built.
+
+    width: drafts + 1 of its widest step. draft_slots: KV slots past the bound that its own chain forwards
+    write. tree: whether drafts branch. draft, draft_extend: whether it has forwards of its own that draft,
+    and that follow the accepted tokens. successor_keys: whether its KV at i depends on token i + 1 (prefix
+    cache keys). scratch: KV slots a table row in its pool, outside the pages. simulated: accept length to
+    force.
+    """
+
+    width: int = 1
+    draft_slots: int = 0
+    tree: bool = False
+    draft: bool = False
+    draft_extend: bool = False
+    successor_keys: bool = False
+    scratch: int = 0
+    simulated: float | None = None
+
+
+@dataclass(frozen=True)
+class DraftTarget:
+    """The target model as a draft model sees it while it is loaded.
+
+    name: the choice of the model group. embed: int64 [T] -> [T, H]. logits: [N, H] -> fp32 [N, V]. weights:
+    "float32", "bfloat16", "float16", "int4". device: "cpu", "cuda:0".
+    """
+
+    name: str
+    shape: ModelShape
+    embed: Callable[[Tensor], Tensor]
+    logits: Callable[[Tensor], Tensor]
+    weights: str
+    device: str
+
+
+class DraftModel(ABC):
+    """A draft model with KV of its own, as the engine sees it: what to allocate and what to collect.
+
+    aux_layers: layers of the target whose inputs it reads (0: the embedding; num_layers: the last output).
+    """
+
+    kv_layout: KVLayout
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    aux_layers: tuple[int, ...]
+
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of its weights."""
+
+
+@dataclass(frozen=True)
+class DraftHost:
+    """What the engine brings to a drafter.
+
+    rows, context, page_size: of the request table. kernels: "torch" or "triton", what the target's attention
+    runs on. model, kv, draft, draft_extend: None or empty where the plan has no such thing. first_scratch:
+    first slot of the scratch behind the pages of `kv`; row r owns plan.scratch slots from first_scratch + r *
+    plan.scratch on. encode: text -> token ids of the target's vocabulary.
+    """
+
+    device: torch.device
+    rows: int
+    context: int
+    page_size: int
+    vocab_size: int
+    kernels: str
+    encode: Callable[[str], list[int]]
+    model: DraftModel | None = None
+    kv: Sequence[LayerKV] = ()
+    first_scratch: int = 0
+    draft: AttentionBackend | None = None
+    draft_extend: AttentionBackend | None = None
 
 
 @dataclass(frozen=True)
@@ -32,26 +114,63 @@ class RelayField:
 
 @dataclass(frozen=True)
 class DraftView:
-    """What a drafter may read on the device. tokens: int32 [R, C] (known tokens of row r: seq_lens[r] + 1);
-    rows: int64 [B]; seq_lens: of these rows; relay: its own declared fields, whole tables."""
+    """What a drafter may read on the device in one step.
+
+    tokens: int32 [R, C] (known tokens of row r: seq_lens[r] + 1, once a prefill is complete). rows: int64
+    [B]. seq_lens: of these rows, before the pass. relay: its own declared fields, whole tables. page_table:
+    int32 [R, P]. query_start: int32 [B + 1] of the target's pass. width: W of this step (1: no drafts wanted,
+    0: a prefill chunk). resume: some row was last decoded without drafts.
+    """
 
     tokens: Tensor
     rows: Tensor
     seq_lens: SeqLens
     relay: dict[str, Tensor]
+    page_table: Tensor
+    page_size: int
+    query_start: Tensor
+    width: int = 1
+    resume: bool = False
+
+    def root(self) -> Tensor:
+        """int32 [B]: the last known token of each row."""
+        return self.tokens[self.rows, self.seq_lens.device.long()]
+
+    def slots(self, rows: Tensor, positions: Tensor) -> Tensor:
+        """int64: KV slots of `positions` int64 in `rows` int64, which must broadcast."""
+        page = self.page_table[rows, positions // self.page_size].long()
+        return page * self.page_size + positions % self.page_size
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What the verify pass showed. tree: what was drafted; target: int32 [B, W] the target's token after each
-    node; accept_index: int32 [B, W] nodes on the accepted path, root first, -1 padded; n_accepted: int32 [B];
-    hidden: [B * W, H] (or the fused auxiliary states that the drafter asked for)."""
+    """What the verify pass showed.
+
+    tree: what was drafted. target: int32 [B, W] the target's token after each node. accept_index: int32 [B,
+    W] nodes on the accepted path, root first, -1 padded. n_accepted: int32 [B]. emitted: int32 [B, W] the
+    target's tokens along the path, the first n_accepted + 1 valid. hidden: [B * W, H] final normalised
+    states; aux: [B * W, n * H] inputs of the collected layers, None where none are.
+    """
 
     tree: DraftTree
     target: Tensor
     accept_index: Tensor
     n_accepted: Tensor
+    emitted: Tensor
     hidden: Tensor
+    aux: Tensor | None
+
+
+@dataclass(frozen=True)
+class PrefillSeen:
+    """A prefill chunk of the target. forward: its batch, whose slots and lengths the draft shares.
+    token_rows: int64 [T] table row of each token. hidden, aux: as in Observed, [T, ...]. The token after each
+    position is known by then: tokens[token_rows, positions + 1]."""
+
+    forward: ForwardBatch
+    token_rows: Tensor
+    hidden: Tensor
+    aux: Tensor | None
 
 
 class Speculator(ABC):
@@ -60,37 +179,46 @@ class Speculator(ABC):
     """
 
     reads_cpu_seq_lens: ClassVar[bool] = True  # opt out with a one-line reason
-    needs_tree_mask: ClassVar[bool] = False
-    uses_draft_backends: ClassVar[bool] = False  # whether draft / draft_extend slots are filled
-    successor_keys: ClassVar[bool] = False  # whether its KV at i depends on token i + 1 (prefix cache keys)
 
     @dataclass(frozen=True)
     class Config:
         """Options of the algorithm's yaml; subclasses replace it."""
 
-    width: int  # drafts + 1
-    draft_slots: int = 0  # KV slots past the bound that its own chain forwards write
+    plan: SpecPlan
+
+    def __init__(self, config: Any, host: DraftHost) -> None:
+        self.plan = self.planned(config)
 
     @classmethod
-    def planned_width(cls, config: Any) -> int:
-        """Drafts + 1 that `config` asks for, known before anything is built; rules and plans ask."""
-        return 1
+    def planned(cls, config: Any) -> SpecPlan:
+        """What `config` asks for; rules, plans and factories ask before anything is built."""
+        return SpecPlan()
+
+    @classmethod
+    def load(cls, config: Any, target: DraftTarget) -> DraftModel | None:
+        """The draft model, or None for algorithms without one. UserError when it does not fit the target."""
+        return None
 
     def relay_layout(self) -> tuple[RelayField, ...]:
         """The per-request values to allocate in the table."""
         return ()
 
+    def width_policy(self, costs: StepCosts | None) -> WidthPolicy:
+        """What chooses the width of each batch. costs: measured step costs, None where nobody measured."""
+        return FixedWidth(self.plan.width)
+
     @abstractmethod
     def propose(self, view: DraftView) -> DraftTree:
-        """Drafts for B requests; node 0 holds tokens[row, seq_len]."""
+        """view.width - 1 drafts for each of B requests; node 0 holds tokens[row, seq_len]."""
 
     def observe(self, view: DraftView, seen: Observed) -> None:
-        """Called after commit; view.seq_lens are the lengths before the pass."""
+        """Called after commit, once the results are on their way; view.seq_lens are the lengths before the
+        pass."""
         return None
 
-    def draft_backends(self) -> tuple[AttentionBackend | None, ...]:
-        """Backends of its own forwards; None where the algorithm has no such forward."""
-        return ()
+    def prefill(self, view: DraftView, seen: PrefillSeen) -> None:
+        """Called after each prefill chunk of the target, its sampled tokens committed."""
+        return None
 
 
 class NoSpeculation(Speculator):
@@ -98,9 +226,6 @@ class NoSpeculation(Speculator):
 
     reads_cpu_seq_lens = False  # reads one token per row, on the device
 
-    def __init__(self, config: Any = None) -> None:
-        self.width = 1
-
     def propose(self, view: DraftView) -> DraftTree:
-        root = view.tokens[view.rows, view.seq_lens.device.long()].unsqueeze(1)
+        root = view.root().unsqueeze(1)
         return DraftTree(root, torch.full_like(root, ROOT))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from backends.base import AttentionBackend
 from engine.batch import ForwardBatch, KVLayout, LayerKV
+from engine.errors import UserError
 from engine.models.shape import ModelShape
 
 if TYPE_CHECKING:
@@ -25,13 +26,30 @@ class CausalLM(ABC):
 
     shape: ModelShape
     kv_layout: KVLayout
+    aux_layers: tuple[int, ...] = ()
 
     @abstractmethod
-    def forward(self, batch: ForwardBatch, attention: AttentionBackend, kv: Sequence[LayerKV]) -> Tensor:
-        """Final normalised hidden states [T, H] of all tokens of the pass; writes their KV into `kv`.
+    def forward_with_aux(
+        self, batch: ForwardBatch, attention: AttentionBackend, kv: Sequence[LayerKV]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Final normalised hidden states [T, H] of all tokens of the pass, and the inputs of the collected
+        layers side by side [T, n * H] (None when none are collected); writes the tokens' KV into `kv`.
 
         The caller has run attention.init_forward_metadata(batch).
         """
+
+    def collect(self, layers: Sequence[int]) -> None:
+        """Return the inputs of these layers from every pass on: 0 is the embedding, num_layers the output of
+        the last layer. UserError from models that cannot."""
+        if layers:
+            raise UserError(
+                f"{self.shape.architecture} does not show the states of its layers, which the draft model "
+                "of spec= reads; choose spec=ngram or spec=none"
+            )
+
+    def embed(self, input_ids: Tensor) -> Tensor:
+        """int64 [T] -> [T, H], what a draft model shares. UserError from models without embeddings."""
+        raise UserError(f"{self.shape.architecture} has no embeddings that a draft model could share")
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:

@@ -31,18 +31,20 @@ class FakeLM(CausalLM):
         self._vocab = torch.arange(shape.vocab_size, dtype=torch.int64, device=device) * 2654435761
         self._all_positions = torch.arange(shape.max_positions + 64, dtype=torch.int64, device=device)
 
-    def forward(self, batch: ForwardBatch, attention: AttentionBackend, kv: Sequence[LayerKV]) -> Tensor:
+    def forward_with_aux(
+        self, batch: ForwardBatch, attention: AttentionBackend, kv: Sequence[LayerKV]
+    ) -> tuple[Tensor, None]:
         pool = kv[0].k.view(-1)
         ids = batch.input_ids
         pool.index_copy_(0, batch.slots, ids.to(torch.float32))
         if batch.size == 0:
-            return ids.new_zeros((0, 1), dtype=torch.float64)
+            return ids.new_zeros((0, 1), dtype=torch.float64), None
         own = (ids + 1).double() * _weight(batch.positions)
         prefix = self._prefix(batch, pool)
         digest = (
             self._verify(batch, own, prefix) if batch.mode is Mode.VERIFY else _extend(batch, own, prefix)
         )
-        return torch.remainder(digest, _DIGEST_MODULUS).unsqueeze(1)
+        return torch.remainder(digest, _DIGEST_MODULUS).unsqueeze(1), None
 
     def _prefix(self, batch: ForwardBatch, pool: Tensor) -> Tensor:
         """Digest of each request's tokens in the pool: float64 [B]."""

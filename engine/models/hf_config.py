@@ -62,12 +62,12 @@ def shape_from_config(config: Mapping[str, Any], where: str) -> ModelShape:
 
     Raises UserError for an unknown architecture, an option that is not supported, or a key that is missing.
     """
-    reader = _Config(config, where)
+    reader = ConfigReader(config, where)
     architecture = _architecture(reader)
     family = _FAMILIES[architecture]
-    _refuse_unsupported(reader)
+    refuse_unsupported(reader)
     hidden, heads = reader.integer("hidden_size"), reader.integer("num_attention_heads")
-    theta, scaling = _rope(reader)
+    theta, scaling = rope_of(reader)
     attention_bias = bool(config.get("attention_bias", False))
     return ModelShape(
         architecture=architecture,
@@ -90,13 +90,14 @@ def shape_from_config(config: Mapping[str, Any], where: str) -> ModelShape:
     )
 
 
-class _Config:
+class ConfigReader:
     """config.json with the file's name in every complaint."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self.values, self.where = values, where
 
     def integer(self, key: str, default: int | None = None) -> int:
+        """A positive integer; null counts as absent, and absent without a default is an error."""
         value = self.values.get(key)
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -104,7 +105,7 @@ class _Config:
         return value
 
 
-def _architecture(config: _Config) -> str:
+def _architecture(config: ConfigReader) -> str:
     named = [str(name) for name in config.values.get("architectures") or ()]
     kind = str(config.values.get("model_type", ""))
     found = named or [_BY_TYPE.get(kind, kind or "none")]
@@ -117,7 +118,8 @@ def _architecture(config: _Config) -> str:
     return known
 
 
-def _refuse_unsupported(config: _Config) -> None:
+def refuse_unsupported(config: ConfigReader) -> None:
+    """Raise UserError that lists the options which no decoder layer of ours computes."""
     values = config.values
     rotated = values.get("partial_rotary_factor", 1.0)
     problems = {
@@ -131,8 +133,11 @@ def _refuse_unsupported(config: _Config) -> None:
         raise UserError(f"{config.where} asks for what is not supported: {', '.join(found)}")
 
 
-def _rope(config: _Config) -> tuple[float, dict[str, Any]]:
-    """(theta, scaling): top level as transformers 4 writes it, or in rope_parameters as 5 does."""
+def rope_of(config: ConfigReader) -> tuple[float, dict[str, Any]]:
+    """(theta, scaling): top level as transformers 4 writes it, or in rope_parameters as 5 does.
+
+    scaling is empty where there is none. Raises UserError for one that is not known.
+    """
     nested = config.values.get("rope_parameters") or {}
     scaling = {**(config.values.get("rope_scaling") or {}), **nested}
     if any(isinstance(value, Mapping) for value in scaling.values()):

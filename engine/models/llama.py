@@ -89,11 +89,7 @@ class DecoderLayer:
 
 
 class LlamaModel(CausalLM):
-    """A Llama-family decoder on one device.
-
-    aux_layers: layers whose inputs `forward_with_aux` collects (for drafters that read hidden states); 0 is
-    the embedding, num_layers the output of the last layer.
-    """
+    """A Llama-family decoder on one device."""
 
     def __init__(self, shape: ModelShape, weights: LlamaWeights, aux_layers: Sequence[int] = ()) -> None:
         self.shape = shape
@@ -109,13 +105,12 @@ class LlamaModel(CausalLM):
         """int64 [T] -> [T, H]."""
         return functional.embedding(input_ids, self.weights.embed)
 
-    def forward(self, batch: ForwardBatch, attention: AttentionBackend, kv: Sequence[LayerKV]) -> Tensor:
-        return self.forward_with_aux(batch, attention, kv)[0]
+    def collect(self, layers: Sequence[int]) -> None:
+        self.aux_layers = tuple(layers)
 
     def forward_with_aux(
         self, batch: ForwardBatch, attention: AttentionBackend, kv: Sequence[LayerKV]
     ) -> tuple[Tensor, Tensor | None]:
-        """(final normalised states [T, H], inputs of the aux layers side by side [T, n * H] or None)."""
         ops = attention.ops
         hidden, residual = self.embed(batch.input_ids), None
         aux: list[Tensor] = []

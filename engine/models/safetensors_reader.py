@@ -5,7 +5,7 @@ Knows the container and its index, nothing of what the tensors are for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -15,15 +15,19 @@ from engine.errors import UserError
 from engine.models.checkpoint import TensorInfo, header_of, weight_files
 from engine.models.weights import WeightReader
 
-_READABLE = ("F64", "F32", "F16", "BF16")
+FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 class SafetensorsReader(WeightReader):
-    """Reads one tensor at a time. Raises UserError for absent, truncated or quantised files."""
+    """Reads one tensor at a time. Raises UserError for absent, truncated or quantised files.
 
-    def __init__(self, folder: Path) -> None:
-        self.where = str(folder)
-        self.files = tuple(weight_files(folder))
+    place: a folder, or one file. readable: dtypes that the tensors may have, as safetensors spells them.
+    """
+
+    def __init__(self, place: Path, readable: Sequence[str] = FLOATS) -> None:
+        self.where = str(place)
+        self.files = (place,) if place.is_file() else tuple(weight_files(place))
+        self._readable = readable
         self._home: dict[str, Path] = {}
         self.shapes: Mapping[str, tuple[int, ...]] = {}
         found: dict[str, tuple[int, ...]] = {}
@@ -45,9 +49,9 @@ class SafetensorsReader(WeightReader):
     def _checked(self, name: str, info: TensorInfo, path: Path) -> tuple[int, ...]:
         if name in self._home:
             raise UserError(f"{path} and {self._home[name]} both hold the tensor {name}")
-        if info.dtype not in _READABLE:
+        if info.dtype not in self._readable:
             raise UserError(
                 f"{path}: tensor {name} is stored as {info.dtype}, which cannot be read; "
-                f"readable are {', '.join(_READABLE)}"
+                f"readable are {', '.join(self._readable)}"
             )
         return info.shape

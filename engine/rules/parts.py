@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.errors import UserError
-from engine.facts import DRAFT_NODE, Facts, Slot
+from engine.facts import DRAFT_NODE, DRAFT_SLOTS, Facts, Slot
 from engine.rules.base import Answer, Rule, first_problem, not_applicable, ok, unknown, violated
 
 
@@ -84,7 +84,7 @@ def verify_width(facts: Facts) -> Answer:
 
 def tree_mask(facts: Facts) -> Answer:
     """A drafter of trees needs an attention that honours masks."""
-    if not facts.flag("spec", "needs_tree_mask", False):
+    if not facts.spec.tree:
         return not_applicable(f"{facts.named('spec')} drafts no trees")
     target = facts.slots[0].backend
     if target is None or target.tree_mask:
@@ -97,11 +97,12 @@ def tree_mask(facts: Facts) -> Answer:
 
 def draft_slots(facts: Facts) -> Answer:
     """A drafter with its own attention has been given one."""
-    if not facts.flag("spec", "uses_draft_backends", False):
+    wanted = dict(zip(DRAFT_SLOTS, (facts.spec.draft, facts.spec.draft_extend), strict=True))
+    if not any(wanted.values()):
         return not_applicable(f"{facts.named('spec')} has no attention of its own")
-    absent = [slot.role for slot in facts.slots[1:] if slot.backend is None]
+    absent = [slot.role for slot in facts.slots[1:] if slot.backend is None and wanted[slot.role]]
     if not absent:
-        return ok("draft and draft_extend have a backend")
+        return ok(f"{' and '.join(role for role in wanted if wanted[role])} have a backend")
     why = facts.failures.get(f"spec.{DRAFT_NODE}", f"spec.{DRAFT_NODE} is empty")
     return violated(
         f"{facts.named('spec')} needs attention for its draft, and {why}; leave it to follow attention"

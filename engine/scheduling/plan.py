@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from engine.batch import Mode, NewRow, SamplingClass, ScheduledStep
 from engine.request import Request
+from speculative.width import WidthChoice
 
 Pages = Sequence[tuple[int, int, int]]
 
@@ -38,9 +39,9 @@ class SamplingClasses:
 
 
 def verify_step(
-    step_id: int, requests: Sequence[Request], width: int, pages: Pages, classes: SamplingClasses
+    step_id: int, requests: Sequence[Request], choice: WidthChoice, pages: Pages, classes: SamplingClasses
 ) -> ScheduledStep:
-    """A decode step of `width` tokens a request."""
+    """A decode step of `choice.width` tokens a request."""
     bits = 0
     for request in requests:
         bits |= request.class_bit
@@ -50,9 +51,10 @@ def verify_step(
         Mode.VERIFY,
         tuple([request.row for request in requests]),
         tuple([request.bound for request in requests]),
-        (width,) * count,
+        (choice.width,) * count,
         (True,) * count,
-        width,
+        choice.width,
+        choice.resume,
         (),
         tuple(pages),
         classes.union(bits),
@@ -78,6 +80,7 @@ def extend_step(
         tuple(count for _, count in chunks),
         emits,
         0,
+        False,
         tuple(_new_row(request) for request in new),
         tuple((request.row, i, page) for request in new for i, page in enumerate(request.pages)),
         classes.union(bits),

@@ -15,6 +15,7 @@ from engine.metrics import EngineMetrics
 from engine.request import Event, Request, State
 from engine.scheduling.outputs import OutputProcessor
 from engine.scheduling.roster import Roster
+from speculative.width import WidthPolicy
 
 
 class ResultApplier:
@@ -26,6 +27,7 @@ class ResultApplier:
         ledger: PageLedger,
         outputs: OutputProcessor,
         metrics: EngineMetrics,
+        widths: WidthPolicy,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.events: list[Event] = []
@@ -33,12 +35,13 @@ class ResultApplier:
         self._ledger = ledger
         self._outputs = outputs
         self._metrics = metrics
+        self._widths = widths
         self._clock = clock
 
     def runs(self, step: ScheduledStep, result: StepResult, requests: Sequence[Request]) -> None:
         """A decode step: each request gets its run of 1..width tokens."""
         width, now = step.width, self._clock()
-        rows = emitted = accepted = 0
+        rows = emitted = accepted = drafted = 0
         for i, request in enumerate(requests):
             if request.finish is not Finish.NONE:
                 self._metrics.overshoot_tokens += len(result.tokens[i])
@@ -50,9 +53,13 @@ class ResultApplier:
             rows += 1
             emitted += count
             accepted += min(result.accepted[i], count)
+            drafted += result.drafted[i]
+            self._widths.learn(
+                request.drafting, width, result.drafted[i], result.accepted[i], result.signal[i]
+            )
             if request.finish is not Finish.NONE:
                 self._roster.depart(request)
-        self._metrics.applied(step.mode, rows, emitted, accepted)
+        self._metrics.applied(step.mode, rows, emitted, accepted, drafted)
 
     def chunks(self, step: ScheduledStep, result: StepResult, requests: Sequence[Request]) -> None:
         """A prefill step: the KV of each chunk is written; a request's last one brought its next token."""

@@ -9,7 +9,7 @@ from backends.base import AttentionBackend, BackendFacts
 from engine.batch import HostLens
 from engine.build import number
 from engine.modes import ExecutionMode
-from speculative.base import NoSpeculation
+from speculative.base import NoSpeculation, SpecPlan
 
 
 class Attention(AttentionBackend):
@@ -80,16 +80,15 @@ class Needing(Attention):
 class Drafter(NoSpeculation):
     """Drafts `steps` tokens in a tree, with attention of its own."""
 
-    needs_tree_mask = True
-    uses_draft_backends = True
+    reads_cpu_seq_lens = False
 
     @dataclass(frozen=True)
     class Config:
         steps: int = number(3, ge=1)
 
     @classmethod
-    def planned_width(cls, config: Any) -> int:
-        return int(config.steps) + 1
+    def planned(cls, config: Any) -> SpecPlan:
+        return SpecPlan(width=int(config.steps) + 1, tree=True, draft=True, draft_extend=True)
 
     @classmethod
     def check(cls, config: Any) -> list[str]:

@@ -30,14 +30,14 @@ def _futures(*, debug: bool = True) -> tuple[FutureMap, EngineMetrics]:
 
 def test_results_are_cut_to_what_was_emitted() -> None:
     futures, _ = _futures(debug=False)
-    packed = torch.tensor([[11, 12, 2, 0, 1], [13, 99, 1, 1, 0]], dtype=torch.int32)
+    packed = torch.tensor([[11, 12, 2, 0, 1, 1, 0], [13, 99, 1, 1, 0, 1, 9]], dtype=torch.int32)
     result = futures.resolve(futures.publish(_step(1), _work(packed), None))
     assert (result.tokens, result.finish, result.accepted) == ([[11, 12], [13]], [0, 1], [1, 0])
 
 
 def test_debug_poisons_a_consumed_buffer_and_refuses_a_second_reader() -> None:
     futures, _ = _futures()
-    packed = torch.tensor([[11, 12, 2, 0, 1], [13, 99, 1, 1, 0]], dtype=torch.int32)
+    packed = torch.tensor([[11, 12, 2, 0, 1, 1, 0], [13, 99, 1, 1, 0, 1, 9]], dtype=torch.int32)
     handle = futures.publish(_step(1), _work(packed), "inputs")
     assert futures.resolve(handle).tokens == [[11, 12], [13]]
     assert torch.all(packed == POISONED)
@@ -49,7 +49,7 @@ def test_debug_poisons_a_consumed_buffer_and_refuses_a_second_reader() -> None:
 def test_debug_refuses_results_out_of_order() -> None:
     futures, _ = _futures()
     first, second = (
-        futures.publish(_step(i), _work(torch.zeros(2, 5, dtype=torch.int32)), None) for i in (1, 2)
+        futures.publish(_step(i), _work(torch.zeros(2, 7, dtype=torch.int32)), None) for i in (1, 2)
     )
     futures.resolve(second)
     with pytest.raises(InternalError, match="after"):
@@ -59,7 +59,7 @@ def test_debug_refuses_results_out_of_order() -> None:
 def test_a_wait_with_a_later_step_queued_is_back_pressure() -> None:
     futures, metrics = _futures(debug=False)
     first, second = (
-        futures.publish(_step(i), _work(torch.zeros(2, 5, dtype=torch.int32)), None) for i in (1, 2)
+        futures.publish(_step(i), _work(torch.zeros(2, 7, dtype=torch.int32)), None) for i in (1, 2)
     )
     futures.resolve(first)
     assert (metrics.host_waits, metrics.back_pressure_waits) == (0, 1)

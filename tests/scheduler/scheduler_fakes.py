@@ -23,6 +23,7 @@ from engine.request import Delta, Request
 from engine.scheduler import Scheduler
 from engine.text.bytes_tokenizer import ByteTokenizer
 from engine.text.stream import TextStream
+from speculative.width import FixedWidth
 
 LETTERS = range(97, 105)  # the model's vocabulary: the bytes a..h
 GARBAGE = -1  # KV of a rejected draft
@@ -120,8 +121,9 @@ class FakeDevice:
         self.touched.append(self._pages)
         self.steps.append(step)
         tokens, finish, accepted = (list(column) for column in zip(*runs, strict=True))
+        drafted, signal = [max(0, step.width - 1)] * len(runs), [0] * len(runs)
         logprobs = [[TokenLogprob(t, -0.5, ((t, -0.5), (0, -1.0))) for t in run] for run in tokens]
-        self._results.append(StepResult(step.step_id, tokens, finish, accepted, logprobs))
+        self._results.append(StepResult(step.step_id, tokens, finish, accepted, drafted, signal, logprobs))
         return FakeHandle(step)
 
     def resolve(self, handle: FakeHandle) -> StepResult:
@@ -238,7 +240,7 @@ class Rig:
             store,
             pages=pages,
             max_context=max_context,
-            width=width,
+            widths=FixedWidth(width),
             draft_slots=draft_slots,
             eos_ids=eos_ids,
             text_stream_factory=text_stream_factory  # type: ignore[arg-type]

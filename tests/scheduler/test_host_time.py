@@ -31,7 +31,7 @@ def step_milliseconds(batch: int, width: int) -> float:
             if previous.mode is Mode.EXTEND:
                 emitted = [run[:1] for run in emitted]
             zeros = [0] * len(emitted)
-            result = StepResult(previous.step_id, [list(run) for run in emitted], zeros, zeros)
+            result = StepResult(previous.step_id, [list(run) for run in emitted], zeros, zeros, zeros, zeros)
             again = time.perf_counter()
             rig.scheduler.apply(previous, result)
             if previous.mode is Mode.VERIFY:

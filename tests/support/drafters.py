@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.batch import ABSENT, DraftTree
-from speculative.base import DraftView, Observed, RelayField, Speculator
+from speculative.base import DraftView, Observed, RelayField, SpecPlan, Speculator
 
 
 class Scripted(Speculator):
@@ -27,7 +27,7 @@ class Scripted(Speculator):
     def __init__(
         self, known: Mapping[tuple[int, ...], Sequence[int]], vocab: int, *, drafts: int, script: str
     ) -> None:
-        self.width = drafts + 1
+        self.plan = SpecPlan(width=drafts + 1)
         self._known = known
         self._vocab = vocab
         self._script = script
@@ -42,15 +42,15 @@ class Scripted(Speculator):
         self.calls += 1
         rows, lens = view.rows.tolist(), view.seq_lens.device.tolist()
         drawn = [self._row(view.tokens[r, : n + 1].tolist()) for r, n in zip(rows, lens, strict=True)]
-        tokens = torch.tensor([t for t, _ in drawn], dtype=torch.int32).view(len(rows), self.width)
-        parent = torch.tensor([p for _, p in drawn], dtype=torch.int32).view(len(rows), self.width)
+        tokens = torch.tensor([t for t, _ in drawn], dtype=torch.int32).view(len(rows), self.plan.width)
+        parent = torch.tensor([p for _, p in drawn], dtype=torch.int32).view(len(rows), self.plan.width)
         return DraftTree(tokens, parent)
 
     def _row(self, prefix: list[int]) -> tuple[list[int], list[int]]:
-        chain = list(range(-1, self.width - 1))
+        chain = list(range(-1, self.plan.width - 1))
         coming = self._coming(prefix)
         if self._script == "absent" and self._random.random() < 0.5:
-            return prefix[-1:] + [0] * (self.width - 1), [-1] + [ABSENT] * (self.width - 1)
+            return prefix[-1:] + [0] * (self.plan.width - 1), [-1] + [ABSENT] * (self.plan.width - 1)
         return [prefix[-1], *map(self._spoil, coming)], chain
 
     def _spoil(self, token: int) -> int:
@@ -61,9 +61,9 @@ class Scripted(Speculator):
         """The next tokens of the undisturbed run; past its end the id 0 (the answer is cut there anyway)."""
         for prompt, ids in self._known.items():
             if tuple(prefix[: len(prompt)]) == prompt and list(ids[: len(prefix)]) == prefix:
-                tail = list(ids[len(prefix) : len(prefix) + self.width - 1])
-                return tail + [0] * (self.width - 1 - len(tail))
-        return [0] * (self.width - 1)
+                tail = list(ids[len(prefix) : len(prefix) + self.plan.width - 1])
+                return tail + [0] * (self.plan.width - 1 - len(tail))
+        return [0] * (self.plan.width - 1)
 
     def observe(self, view: DraftView, seen: Observed) -> None:
         self.accepted += seen.n_accepted.tolist()
@@ -75,12 +75,10 @@ class ScriptedTree(Scripted):
     scattered.
     """
 
-    needs_tree_mask = True
-
     def __init__(self, *args: Any, drafts: int, script: str) -> None:
         super().__init__(*args, drafts=drafts, script=script)
         self.levels = drafts
-        self.width = 2 * drafts + 1
+        self.plan = SpecPlan(width=2 * drafts + 1, tree=True)
 
     def _row(self, prefix: list[int]) -> tuple[list[int], list[int]]:
         tokens, parents, here = [prefix[-1]], [-1], 0

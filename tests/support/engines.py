@@ -9,15 +9,19 @@ from engine.compose import compose
 from engine.llm import LLM
 from engine.params import SamplingParams
 from engine.request import RequestOutput
+from speculative.base import Speculator
 
 TINY = ("model=tiny", "model.dtype=float32", "threads=1")
 FAKE = ("model=fake", "threads=1")
 
 
 def make(*overrides: str, parts: Mapping[str, object] | None = None) -> LLM:
-    """An engine; `parts` replace what the container would build."""
+    """An engine; `parts` replace what the container would build (a drafter brings its plan)."""
     resolved = compose(overrides)
     rules.check(resolved)
+    drafter = (parts or {}).get("speculator")
+    if isinstance(drafter, Speculator):
+        parts = {"plan": drafter.plan, **(parts or {})}
     return LLM.from_config(resolved.cfg, parts=parts)
 
 

@@ -1,0 +1,100 @@
+"""Small constructors for what a drafter needs: plan, model, KV pool, attention, host, width policy.
+
+For the container, like engine/factories.py. Knows the draft contract and no algorithm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from backends.base import AttentionBackend
+from engine.build import parts_of, target_class
+from engine.factories import Node, Sizes, attention_for, typed
+from engine.facts import DRAFT_NODE, DRAFT_SLOTS
+from engine.kv_pool import KVPool
+from engine.models.base import CausalLM, LoadedModel
+from engine.text.tokenizer import Tokenizer
+from speculative.base import DraftHost, DraftModel, DraftTarget, SpecPlan, Speculator
+from speculative.width import StepCosts, WidthPolicy
+
+Drafts = tuple[AttentionBackend | None, AttentionBackend | None]  # draft, draft_extend
+
+
+def spec_plan(node: Node) -> SpecPlan:
+    """What the algorithm of a spec node asks of the engine."""
+    plan: SpecPlan = _algorithm(node).planned(typed(node, "spec"))
+    return plan
+
+
+def _algorithm(node: Node) -> type[Speculator]:
+    found: type[Speculator] = target_class(node.get("_target_"))
+    return found
+
+
+def draft_model(
+    node: Node, loaded: LoadedModel, name: str, weights: str, on: torch.device
+) -> DraftModel | None:
+    """The draft model, if the algorithm has one. name: the choice of the model group; weights: its dtype."""
+    model = loaded.model
+    target = DraftTarget(name, model.shape, model.embed, model.logits, weights, str(on))
+    return _algorithm(node).load(typed(node, "spec"), target)
+
+
+def draft_pool(
+    draft: DraftModel | None, plan: SpecPlan, size: Sizes, on: torch.device, overlap: Node
+) -> KVPool | None:
+    """The draft's KV under the target's page ids, with its scratch behind the pages."""
+    if draft is None:
+        return None
+    scratch = plan.scratch * size.table.rows
+    poison = bool(overlap.get("debug"))
+    return KVPool(draft.kv_layout, size.pages, size.page_size, on, poison=poison, scratch=scratch)
+
+
+def draft_attention(
+    node: Node, plan: SpecPlan, draft: DraftModel | None, size: Sizes, on: torch.device
+) -> Drafts:
+    """(draft, draft_extend): None where the algorithm has no such forward."""
+    if draft is None:
+        return None, None
+    backend = parts_of(node)[DRAFT_NODE]
+    widest = replace(size, width=max(size.width, plan.scratch, 1))
+    made = [
+        attention_for(backend, draft, draft.kv_layout, widest, on, role) if wanted else None
+        for role, wanted in zip(DRAFT_SLOTS, (plan.draft, plan.draft_extend), strict=True)
+    ]
+    return made[0], made[1]
+
+
+def draft_host(
+    draft: DraftModel | None,
+    pool: KVPool | None,
+    drafts: Drafts,
+    target: AttentionBackend,
+    size: Sizes,
+    tokenizer: Tokenizer,
+    model: CausalLM,
+    on: torch.device,
+) -> DraftHost:
+    """What the engine brings to the drafter."""
+    return DraftHost(
+        device=on,
+        rows=size.table.rows,
+        context=size.table.context,
+        page_size=size.page_size,
+        vocab_size=model.shape.vocab_size,
+        kernels=target.step_kernels,
+        encode=tokenizer.encode,
+        model=draft,
+        kv=() if pool is None else tuple(pool.layers),
+        first_scratch=0 if pool is None else pool.first_scratch,
+        draft=drafts[0],
+        draft_extend=drafts[1],
+    )
+
+
+def width_policy(speculator: Speculator, costs: StepCosts | None = None) -> WidthPolicy:
+    """What chooses the width of every decode step."""
+    return speculator.width_policy(costs)
