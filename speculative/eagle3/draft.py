@@ -1,0 +1,138 @@
+"""The EAGLE3 draft model: one decoder layer that continues the target's hidden states.
+
+Knows nothing of files, of chains and trees, or of the kind of attention it is given. Row t pairs the
+embedding of token t + 1 with the hidden state of position t, and predicts token t + 2.
+Source: Li et al. 2025 (EAGLE-3), sec. 3.
+
+Legend: T tokens of the pass, N rows asked for, H hidden size of the draft, Ht of the target, n fused states,
+Hq and Hkv heads, D head size, V and Vd vocabularies of target and draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from backends.base import AttentionBackend, ModelOps
+from engine.batch import ForwardBatch, KVGroup, KVLayout, LayerKV
+from engine.models.linear import Linear
+from engine.models.rope import rope_tables
+from speculative.base import DraftModel
+from speculative.eagle3.fusion import StateNorm
+from speculative.eagle3.shape import Eagle3Shape
+
+
+@dataclass(frozen=True)
+class Eagle3Weights:
+    """Norms [H]. fc: n * Ht -> H; qkv: 2H -> (Hq + 2 Hkv) D; gate_up: H -> 2F, gate first; head: H -> Vd.
+
+    embed: int64 [T] -> [T, H] in memory of its own. target_ids: int32 [Vd]. own_bytes: of an embedding that
+    the target does not share.
+    """
+
+    state_norm: StateNorm
+    fc: Linear
+    embed: Callable[[Tensor], Tensor]
+    embed_norm: Tensor
+    hidden_norm: Tensor
+    qkv: Linear
+    output: Linear
+    post_norm: Tensor
+    gate_up: Linear
+    down: Linear
+    final_norm: Tensor
+    head: Linear
+    target_ids: Tensor
+    own_bytes: int = 0
+
+
+class Eagle3Draft(DraftModel):
+    """A draft model on one device, with the KV of its one layer.
+
+    positions: rows of its RoPE tables, at least what the target may reach: past `max_positions`, where it was
+    not trained, its drafts are poor, but computing them is safe.
+    """
+
+    def __init__(self, shape: Eagle3Shape, weights: Eagle3Weights, positions: int) -> None:
+        layer = shape.layer
+        self.shape, self.weights = shape, weights
+        self.device, self.dtype = weights.final_norm.device, weights.final_norm.dtype
+        group = KVGroup(1, layer.num_kv_heads, layer.head_dim)
+        self.kv_layout = KVLayout((group,), str(self.dtype).removeprefix("torch."))
+        self.num_heads, self.num_kv_heads = layer.num_heads, layer.num_kv_heads
+        self.head_dim, self.hidden_size = layer.head_dim, layer.hidden_size
+        self.aux_layers = shape.aux_layers
+        self.max_positions = layer.max_positions
+        self._eps = layer.rms_eps
+        self._heads = [layer.num_heads, layer.num_kv_heads, layer.num_kv_heads]
+        self._cos, self._sin = rope_tables(layer, max(positions, layer.max_positions), str(self.device))
+
+    def fuse(self, states: Tensor) -> Tensor:
+        """The target's states [T, n * Ht] -> [T, H]; without aux_layers its final normalised ones [T, Ht]."""
+        return self.weights.fc(self.weights.state_norm(states))
+
+    def forward(
+        self, batch: ForwardBatch, hidden: Tensor, attention: AttentionBackend, kv: Sequence[LayerKV]
+    ) -> Tensor:
+        """batch.input_ids: the NEXT token of each row; hidden [T, H]: fused states, or what the step before
+        returned -> [T, H], what the next step and the head take; writes KV at batch.slots.
+
+        The result is the residual stream before the final norm; with norm_output after it. `hidden` may be
+        overwritten. The caller has run attention.init_forward_metadata(batch).
+        """
+        ops, weights = attention.ops, self.weights
+        embedded = ops.rms_norm(weights.embed(batch.input_ids), weights.embed_norm, self._eps)
+        normed = ops.rms_norm(hidden.clone(), weights.hidden_norm, self._eps)  # it may write in place
+        residual = normed if self.shape.norm_before_residual else hidden
+        both = torch.cat((embedded, normed), dim=1)
+        attended = self._attend(both, batch, attention, kv[0])
+        mixed, residual = ops.add_rms_norm(weights.output(attended), residual, weights.post_norm, self._eps)
+        return self._leave(weights.down(ops.silu_mul(weights.gate_up(mixed))), residual, ops)
+
+    def _attend(self, x: Tensor, batch: ForwardBatch, attention: AttentionBackend, kv: LayerKV) -> Tensor:
+        """[T, 2H] -> [T, Hq * D]."""
+        qkv = self.weights.qkv(x).view(x.shape[0], sum(self._heads), self.head_dim)
+        q, k, v = torch.split_with_sizes(qkv, self._heads, dim=1)
+        q, k = attention.ops.rope_store(q, k, v, self._cos, self._sin, kv, batch)
+        return attention.forward(q, k, v, kv, batch)
+
+    def _leave(self, hidden: Tensor, residual: Tensor, ops: ModelOps) -> Tensor:
+        if not self.shape.norm_output:
+            return hidden + residual
+        return ops.add_rms_norm(hidden, residual, self.weights.final_norm, self._eps)[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """What `forward` returned, [N, H] -> fp32 [N, Vd] over the draft's own vocabulary."""
+        return self._scores(hidden).float()
+
+    def _scores(self, hidden: Tensor) -> Tensor:
+        if not self.shape.norm_output:
+            hidden = functional.rms_norm(hidden, hidden.shape[-1:], None, self._eps).mul_(
+                self.weights.final_norm
+            )
+        return self.weights.head(hidden)
+
+    def best(self, hidden: Tensor) -> Tensor:
+        """[N, H] -> int32 [N]: the most probable next tokens, in target ids."""
+        return self.target_ids(self._scores(hidden).argmax(dim=1))
+
+    def top(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """[N, H] -> the k most probable next tokens, best first: (target ids int32 [N, k], natural-log
+        probabilities under the draft fp32 [N, k])."""
+        logits = self.logits(hidden)
+        best, index = logits.topk(k, dim=1)
+        return self.target_ids(index), best - logits.logsumexp(dim=1, keepdim=True)
+
+    def target_ids(self, draft_ids: Tensor) -> Tensor:
+        """Ids of the draft's vocabulary, any shape -> int32 ids of the target's."""
+        return self.weights.target_ids[draft_ids]
+
+    def nbytes(self) -> int:
+        """Bytes of its own matrices; what it shares with the target counts there."""
+        weights = self.weights
+        linears = (weights.fc, weights.qkv, weights.output, weights.gate_up, weights.down, weights.head)
+        return weights.own_bytes + sum(part.nbytes() for part in linears)
