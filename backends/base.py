@@ -49,6 +49,7 @@ class BackendFacts:
     page_sizes: tuple[int, ...] | None
     dtypes: Mapping[str, tuple[str, ...]]
     max_verify_width: int
+    step_kernels: str = "torch"
 
 
 class ModelOps(ABC):
@@ -137,6 +138,7 @@ class AttentionBackend(ABC):
             cls.page_sizes,
             cls.dtypes,
             cls.max_verify_width,
+            cls.step_kernels,
         )
 
     def children(self) -> tuple[AttentionBackend, ...]:
@@ -154,6 +156,7 @@ def facts_of(backend: AttentionBackend) -> BackendFacts:
         backend.page_sizes,
         backend.dtypes,
         backend.max_verify_width,
+        backend.step_kernels,
     )
 
 

@@ -66,6 +66,7 @@ class Hybrid(AttentionBackend):
                 if device in decode.dtypes
             },
             max_verify_width=decode.max_verify_width,
+            step_kernels=decode.step_kernels,
         )
 
     def _use(self, child: AttentionBackend) -> None:

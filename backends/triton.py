@@ -45,6 +45,7 @@ class TritonAttention(AttentionBackend):
     page_sizes = None  # the page size is a constant of the compiled kernel
     dtypes = {"cpu": ("float32",), "cuda": ("float32", "bfloat16", "float16")}  # noqa: RUF012
     max_verify_width = 16  # all tokens of a request share one block of new keys
+    step_kernels = "triton"
 
     @dataclass(frozen=True)
     class Config:

@@ -66,6 +66,7 @@ def test_prefill_by_torch_then_decode_by_triton() -> None:
     )
     close(run(hybrid, world), reference(world), torch.float32)
     assert isinstance(hybrid.ops, TorchOps)
+    assert hybrid.step_kernels == "triton"  # the step is a decode step
     close(run(hybrid, after), reference(after), torch.float32)
     assert not isinstance(hybrid.ops, TorchOps)
 
@@ -87,9 +88,10 @@ def test_host_lens_is_the_stronger(first: HostLens, second: HostLens) -> None:
 
 
 def test_verify_facts_come_from_decode() -> None:
-    strong = {"tree_mask": True, "device_metadata": True, "max_verify_width": 16}
+    strong = {"tree_mask": True, "device_metadata": True, "max_verify_width": 16, "step_kernels": "triton"}
     yes = Hybrid.facts({"prefill": facts(), "decode": facts(**strong)})
     no = Hybrid.facts({"prefill": facts(**strong), "decode": facts()})
+    assert (yes.step_kernels, no.step_kernels) == ("triton", "torch")
     assert (yes.tree_mask, yes.device_metadata, yes.max_verify_width) == (True, True, 16)
     assert (no.tree_mask, no.device_metadata, no.max_verify_width) == (False, False, 1)
 

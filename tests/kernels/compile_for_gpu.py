@@ -13,16 +13,22 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from kernels.accept_tree import _accept_tree, _trim_run
 from kernels.attention_decode import _merge
 from kernels.attention_tile import _attention_tile
+from kernels.compact_kv import _compact_kv
 from kernels.rms_norm import _rms_norm
 from kernels.rope_store import _rope_store
 from kernels.silu_mul import _silu_mul
+from kernels.tree_geometry import _tree_geometry, _tree_paths
 
-INTEGER_POINTERS = {
-    "table_ptr": "*i32", "rows_ptr": "*i64", "lens_ptr": "*i32", "start_ptr": "*i32", "tree_ptr": "*u8",
-    "positions_ptr": "*i64", "slots_ptr": "*i64", "window_ptr": "*i64",
-}  # fmt: skip
+INTEGERS = {
+    "*u8": "tree mask",
+    "*i32": "table lens start parent tokens target index stop min max "
+    "accepted emitted kept finish count paths",
+    "*i64": "rows positions slots window depth address",
+}
+INTEGER_POINTERS = {f"{name}_ptr": kind for kind, names in INTEGERS.items() for name in names.split()}
 FLOAT_POINTERS = {"sums_ptr", "stats_ptr", "part_ptr", "cos_ptr", "sin_ptr"}
 FLOATS = {"scale", "eps"}
 
@@ -68,6 +74,13 @@ def main(capability: int, dtype: str) -> None:
     compile_one(
         _rope_store, dtype, target, 2, HEADS=9, KV_HEADS=3, D=64, ROWS=1, HEADS_P=16, KV_HEADS_P=4, HALF_P=32
     )
+    for width, side in ((1, 1), (11, 16)):
+        run = {"W": width, "W_P": side, "STOPS": 12, "STOPS_P": 16, "ROWS": 1}
+        compile_one(_accept_tree, dtype, target, 1, **run)
+        compile_one(_trim_run, dtype, target, 1, **run)
+        compile_one(_tree_geometry, dtype, target, 1, W=width, W_P=side, ROWS=1)
+        compile_one(_tree_paths, dtype, target, 1, W=width, W_P=side, ROWS=1)
+        compile_one(_compact_kv, dtype, target, 8, W=width, W_P=side, E=192, BLOCK=256)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,96 @@
+"""What a step computes on drafts: a contract with two implementations, torch here, Triton kernels beside it.
+
+The torch one is the reference: it delegates to `speculative.tree` and `speculative.accept`. Knows no drafter,
+no model and no scheduler. Nothing is read on the host.
+Legend: B requests, W width (nodes), R table rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from engine.batch import DraftTree, LayerKV
+from speculative.accept import Accepted, EndColumns, accept, trim
+from speculative.tree import TreeGeometry, geometry
+
+# (slots int64 [B, W] of each request's window, accept_index int32 [B, W]) -> nothing: KV is moved in place
+Compactor = Callable[[Tensor, Tensor], None]
+
+
+class DraftOps(ABC):
+    """Stateless; the same arguments give the same values in every implementation."""
+
+    @abstractmethod
+    def geometry(self, tree: DraftTree, needs_mask: bool = True) -> TreeGeometry:
+        """Depth and mask of every node. needs_mask=False promises chains: node i has parent i - 1 or is
+        absent."""
+
+    @abstractmethod
+    def accept_and_trim(
+        self, tree: DraftTree, target: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns
+    ) -> tuple[Accepted, Tensor, Tensor]:
+        """Walk the tree by the target's own tokens, int32 [B, W], then `trim` what is emitted.
+
+        Returns (Accepted before the cut, n_emitted int32 [B] after it, finish int32 [B]). Values of
+        Accepted.emitted past n_accepted + 1 are in the vocabulary or 0, and otherwise meaningless.
+        """
+
+    @abstractmethod
+    def trim(
+        self, emitted: Tensor, n_emitted: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns
+    ) -> tuple[Tensor, Tensor]:
+        """Cut runs at a stop id or at the request's length: (n_emitted, finish), as in
+        speculative.accept.trim."""
+
+    @abstractmethod
+    def compactor(self, layers: Sequence[LayerKV]) -> Compactor:
+        """What brings the KV of accepted nodes to the front of their window in all these layers.
+
+        Slot slots[b, j] receives what slots[b, accept_index[b, j]] held before the call; entries of -1 stay.
+        Windows of different requests must not overlap (padding rows may: nobody reads them).
+        """
+
+
+class TorchDraftOps(DraftOps):
+    """Plain torch, on every device."""
+
+    def geometry(self, tree: DraftTree, needs_mask: bool = True) -> TreeGeometry:
+        return geometry(tree, needs_mask)
+
+    def accept_and_trim(
+        self, tree: DraftTree, target: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns
+    ) -> tuple[Accepted, Tensor, Tensor]:
+        taken = accept(tree, target)
+        return taken, *trim(taken.emitted, taken.n_accepted + 1, seq_lens, rows, columns)
+
+    def trim(
+        self, emitted: Tensor, n_emitted: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns
+    ) -> tuple[Tensor, Tensor]:
+        return trim(emitted, n_emitted, seq_lens, rows, columns)
+
+    def compactor(self, layers: Sequence[LayerKV]) -> Compactor:
+        buffers = [side for layer in layers for side in (layer.k, layer.v)]
+
+        def compact(slots: Tensor, accept_index: Tensor) -> None:
+            node = torch.arange(slots.shape[1], device=slots.device)
+            source = slots.gather(1, torch.where(accept_index >= 0, accept_index.long(), node)).view(-1)
+            target = slots.reshape(-1)
+            for buffer in buffers:
+                buffer.index_copy_(0, target, buffer.index_select(0, source))
+
+        return compact
+
+
+def draft_ops(kind: str) -> DraftOps:
+    """The implementation that AttentionBackend.step_kernels names. "triton": build the backend first, it
+    settles how Triton runs in this process."""
+    if kind == "triton":
+        from speculative.triton_ops import TritonDraftOps  # decorates kernels, which fixes how they run
+
+        return TritonDraftOps()
+    assert kind == "torch", f"no draft operations are called {kind}"
+    return TorchDraftOps()
