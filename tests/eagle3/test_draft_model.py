@@ -1,0 +1,254 @@
+"""The draft model equals a plain reference head: every position, chunking, page size, backend and variant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from eagle3_cases import (
+    CONFIG,
+    HIDDEN,
+    USUAL,
+    VOCAB,
+    Paged,
+    matrix,
+    target_embedding,
+    tensors_of,
+    toy_target,
+    write,
+)
+from support.eagle3_reference import ReferenceHead
+from torch import Tensor
+
+from backends.base import AttentionBackend
+from backends.torch_sdpa import TorchSDPA
+from backends.triton import TritonAttention
+from engine.batch import ForwardBatch, Mode, SeqLens
+from speculative.eagle3.checkpoint import load_draft
+from speculative.eagle3.draft import Eagle3Draft
+
+LENGTHS = (37, 21, 5)
+BACKENDS = pytest.mark.parametrize(
+    "backend",
+    [
+        TorchSDPA,
+        pytest.param(TritonAttention, marks=pytest.mark.skipif(torch.cuda.is_available(), reason="compiled")),
+    ],
+)
+
+
+def variant(**changes: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    config = {**CONFIG, **changes}
+    return config, tensors_of(config)
+
+
+def norm_each() -> tuple[dict[str, Any], dict[str, Tensor]]:
+    config, tensors = variant(fc_norm=True)
+    return config, tensors | {f"fc_norm.{i}.weight": matrix(f"n{i}", HIDDEN) for i in range(3)}
+
+
+def norm_all() -> tuple[dict[str, Any], dict[str, Tensor]]:
+    eagle = {**CONFIG["eagle_config"], "norm_before_fc": True}
+    config, tensors = variant(eagle_config=eagle)
+    return config, tensors | {"input_norm.weight": matrix("all", 3 * HIDDEN)}
+
+
+def biased() -> tuple[dict[str, Any], dict[str, Tensor]]:
+    config, tensors = variant(attention_bias=True, bias=True)
+    for name, size in (("q", 64), ("k", 32), ("v", 32), ("o", HIDDEN)):
+        tensors[f"midlayer.self_attn.{name}_proj.bias"] = matrix(name, 1, size)[0]
+    return config, tensors | {"fc.bias": matrix("fc", 1, HIDDEN)[0]}
+
+
+def without_aux() -> tuple[dict[str, Any], dict[str, Tensor]]:
+    config, tensors = variant(eagle_config={"use_aux_hidden_state": False})
+    del tensors["fc.weight"]
+    return config, tensors
+
+
+def own_embedding() -> tuple[dict[str, Any], dict[str, Tensor]]:
+    config, tensors = variant()
+    return config, tensors | {"embed_tokens.weight": matrix("own", VOCAB, HIDDEN)}
+
+
+def tied() -> tuple[dict[str, Any], dict[str, Tensor]]:
+    config, tensors = variant(tie_word_embeddings=True, draft_vocab_size=VOCAB)
+    del tensors["lm_head.weight"]
+    return config, tensors
+
+
+VARIANTS = {
+    "plain": variant,
+    "other-heads": lambda: variant(num_attention_heads=8, num_key_value_heads=4, head_dim=32),
+    "kv-heads-absent": lambda: variant(num_key_value_heads=None),
+    "full-vocabulary": lambda: variant(draft_vocab_size=VOCAB),
+    "norm-output": lambda: variant(norm_output=True),
+    "norm-before-residual": lambda: variant(norm_before_residual=True),
+    "fc-norm": norm_each,
+    "norm-before-fc": norm_all,
+    "biases": biased,
+    "no-aux": without_aux,
+    "own-embedding": own_embedding,
+    "tied": tied,
+}
+
+
+class Run:
+    """A draft and its reference over the same three requests."""
+
+    def __init__(self, folder: Path, made: tuple[dict[str, Any], dict[str, Tensor]]) -> None:
+        config, tensors = made
+        target = toy_target()
+        self.draft = load_draft(write(folder, config, tensors), target)
+        self.reference = ReferenceHead(config, tensors, target_embedding(target.shape))
+        width = HIDDEN * max(1, len(self.draft.aux_layers))
+        generator = torch.Generator().manual_seed(3)
+        self.ids = [torch.randint(0, VOCAB, (n,), generator=generator) for n in LENGTHS]
+        self.states = [torch.randn((n, width), generator=generator) for n in LENGTHS]
+
+    def paged(self, backend: type[AttentionBackend], page_size: int) -> Paged:
+        return Paged(self.draft, backend, page_size, len(LENGTHS))
+
+    def feed(self, paged: Paged, start: int, stop: int, *, verify: bool = False) -> list[Tensor]:
+        ids = [x[start:stop] for x in self.ids]
+        hidden = [self.draft.fuse(x[start:stop]) for x in self.states]
+        return paged.step(ids, hidden, verify=verify)
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
+
+
+@BACKENDS
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_teacher_forced_logits_equal_the_reference_at_each_position(
+    backend: type[AttentionBackend], page_size: int, tmp_path: Path
+) -> None:
+    """Whole prompts at once, then four static rows a request, as draft-extend runs them."""
+    run = Run(tmp_path, variant())
+    paged = run.paged(backend, page_size)
+    known = [n - 4 for n in LENGTHS]
+    first = paged.step(
+        [x[:n] for x, n in zip(run.ids, known, strict=True)],
+        [run.draft.fuse(x[:n]) for x, n in zip(run.states, known, strict=True)],
+    )
+    last = paged.step(
+        [x[n:] for x, n in zip(run.ids, known, strict=True)],
+        [run.draft.fuse(x[n:]) for x, n in zip(run.states, known, strict=True)],
+        verify=True,
+    )
+    for found, ids, states in zip(zip(first, last, strict=True), run.ids, run.states, strict=True):
+        expected = run.reference.run(ids, run.reference.fuse(states))
+        close(torch.cat(found), expected)
+        logits = run.draft.logits(torch.cat(found))
+        assert logits.dtype == torch.float32
+        assert logits.std() > 0.3
+        close(logits, run.reference.logits(expected))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_equals_the_reference(name: str, tmp_path: Path) -> None:
+    run = Run(tmp_path, VARIANTS[name]())
+    assert run.draft.aux_layers == (() if name == "no-aux" else USUAL)
+    paged = run.paged(TorchSDPA, 16)
+    found = paged.step(run.ids, [run.draft.fuse(x) for x in run.states])
+    for out, ids, states in zip(found, run.ids, run.states, strict=True):
+        expected = run.reference.run(ids, run.reference.fuse(states))
+        close(out, expected)
+        close(run.draft.logits(out), run.reference.logits(expected))
+
+
+@pytest.mark.parametrize("name", ["plain", "norm-output", "norm-before-residual"])
+@BACKENDS
+def test_a_chain_feeds_on_its_own_output(name: str, backend: type[AttentionBackend], tmp_path: Path) -> None:
+    """Steps after the first take the draft's own state, at the positions that follow."""
+    run = Run(tmp_path, VARIANTS[name]())
+    paged = run.paged(backend, 16)
+    states = [out[-1:] for out in paged.step(run.ids, [run.draft.fuse(x) for x in run.states])]
+    ids, hidden = list(run.ids), [run.reference.fuse(x) for x in run.states]
+    for _ in range(3):
+        drafts = [run.draft.best(state).long() for state in states]
+        hidden = [torch.cat((h, run.reference.run(i, h)[-1:])) for i, h in zip(ids, hidden, strict=True)]
+        ids = [torch.cat((i, draft)) for i, draft in zip(ids, drafts, strict=True)]
+        states = paged.step(drafts, states, verify=True)
+        for state, i, h in zip(states, ids, hidden, strict=True):
+            close(state, run.reference.run(i, h)[-1:])
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_draft_kv_does_not_depend_on_the_chunks(page_size: int, tmp_path: Path) -> None:
+    run = Run(tmp_path, variant())
+    whole, chunked = run.paged(TorchSDPA, page_size), run.paged(TorchSDPA, page_size)
+    whole.step(run.ids, [run.draft.fuse(x) for x in run.states])
+    for start in range(0, max(LENGTHS), 16):
+        run.feed(chunked, start, start + 16)
+    for request, (ids, states) in enumerate(zip(run.ids, run.states, strict=True)):
+        slots = whole.slots(request, 0, len(ids))
+        close(chunked.kv[0].k[slots], whole.kv[0].k[slots])
+        close(chunked.kv[0].v[slots], whole.kv[0].v[slots])
+        close(whole.kv[0].k[slots], run.reference.keys(ids, run.reference.fuse(states)))
+
+
+def test_top_is_the_head_in_target_ids(tmp_path: Path) -> None:
+    run = Run(tmp_path, variant())
+    state = torch.randn(7, HIDDEN, generator=torch.Generator().manual_seed(0))
+    config_ids = torch.arange(48) * 2 + 1
+    expected = run.reference.logits(state).log_softmax(1)
+    for k in (1, 3):
+        ids, logprobs = run.draft.top(state, k)
+        assert (ids.dtype, logprobs.dtype) == (torch.int32, torch.float32)
+        values, index = expected.topk(k, dim=1)
+        assert torch.equal(ids.long(), config_ids[index])
+        close(logprobs, values)
+    best = run.draft.best(state)
+    assert best.dtype == torch.int32
+    assert torch.equal(best, run.draft.top(state, 1)[0][:, 0])
+
+
+def idle_batch() -> ForwardBatch:
+    none = torch.zeros(0, dtype=torch.int64)
+    lens = SeqLens(torch.zeros(0, dtype=torch.int32), ())
+    start, table = torch.zeros(1, dtype=torch.int32), torch.zeros(2, 1, dtype=torch.int32)
+    return ForwardBatch(Mode.IDLE, none, none, none, none, lens, start, (), table)
+
+
+@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int4"])
+def test_an_idle_pass_works(weights: str, tmp_path: Path) -> None:
+    config, tensors = variant()
+    draft = load_draft(write(tmp_path, config, tensors), toy_target(weights))
+    paged = Paged(draft, TorchSDPA, 1, 1)
+    before = paged.kv[0].k.clone()
+    paged.attention.init_forward_metadata(idle_batch())
+    hidden = draft.fuse(torch.zeros(0, 3 * HIDDEN, dtype=draft.dtype))
+    out = draft.forward(idle_batch(), hidden, paged.attention, paged.kv)
+    assert out.shape == (0, HIDDEN)
+    assert draft.top(out, 2)[0].shape == (0, 2)
+    assert torch.equal(paged.kv[0].k, before)
+
+
+def test_positions_past_its_own_maximum_are_computed_safely(tmp_path: Path) -> None:
+    """The draft was trained for 32 positions, the target for 512: rows past 32 ride along unharmed."""
+    config, tensors = variant(max_position_embeddings=32)
+    draft = load_draft(write(tmp_path, config, tensors), toy_target())
+    assert draft.max_positions == 32
+    paged = Paged(draft, TorchSDPA, 16, 1)
+    out = paged.step([torch.arange(60) % VOCAB], [torch.randn(60, HIDDEN)])[0]
+    assert out.isfinite().all()
+    short = Paged(draft, TorchSDPA, 16, 1)
+    again = short.step([torch.arange(8) % VOCAB], [torch.ones(8, HIDDEN)])[0]
+    fresh = Run(tmp_path, (config, tensors)).reference
+    close(again, fresh.run(torch.arange(8) % VOCAB, torch.ones(8, HIDDEN)))
+
+
+def test_bfloat16_stays_near(tmp_path: Path) -> None:
+    config, tensors = variant()
+    draft = load_draft(write(tmp_path, config, tensors), toy_target("bfloat16"))
+    assert isinstance(draft, Eagle3Draft)
+    assert draft.kv_layout.dtype == "bfloat16"
+    ids, states = torch.arange(30), torch.randn(30, 3 * HIDDEN, generator=torch.Generator().manual_seed(0))
+    found = Paged(draft, TorchSDPA, 16, 1).step([ids], [draft.fuse(states.bfloat16())])[0]
+    reference = ReferenceHead(config, tensors, target_embedding(toy_target().shape))
+    expected = reference.logits(reference.run(ids, reference.fuse(states)))
+    assert (draft.logits(found) - expected).abs().mean() < 0.03 * expected.std()
