@@ -195,6 +195,7 @@ class Scheduler:
             if emits:
                 request.at_least += 1
                 self._roster.begin_decoding(request)
+                self._widths.prefilled(request.drafting)
         return step
 
     def _admit(self, budget: int) -> list[Request]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from engine.batch import ROOT, DraftTree, ForwardBatch, KVLayout, LayerKV, SeqLens
 from engine.lazy import lazy_import
@@ -33,7 +33,9 @@ class SpecPlan:
     write. tree: whether drafts branch. draft, draft_extend: whether it has forwards of its own that draft,
     and that follow the accepted tokens. successor_keys: whether its KV at i depends on token i + 1 (prefix
     cache keys). scratch: KV slots a table row in its pool, outside the pages. simulated: accept length to
-    force.
+    force. depth: drafts on the longest path, None: all of them (a chain). measures: widths whose step cost
+    its width policy wants measured, none: it asks for no costs. costs: "cached", "measure", or a file of
+    them.
     """
 
     width: int = 1
@@ -44,6 +46,14 @@ class SpecPlan:
     successor_keys: bool = False
     scratch: int = 0
     simulated: float | None = None
+    depth: int | None = None
+    measures: tuple[int, ...] = ()
+    costs: str = "cached"
+
+    @property
+    def longest_run(self) -> int:
+        """Most tokens that a step emits for a request."""
+        return self.width if self.depth is None else self.depth + 1
 
 
 @dataclass(frozen=True)
@@ -112,6 +122,20 @@ class RelayField:
     dtype: str  # "int32", "float32", "bfloat16", ...
 
 
+class DraftDraws(Protocol):
+    """What a drafter needs to draw its drafts at the requests' temperatures, for the B rows of a view.
+
+    A coin is a function of the request's seed and the position alone, independent of all coins that judge
+    drafts.
+    """
+
+    def temperature(self) -> Tensor:
+        """fp32 [B]; 0: greedy, whose drafts must be certain."""
+
+    def coins(self, positions: Tensor) -> Tensor:
+        """float64 [B] in (0, 1), for the drafts that would stand at `positions`, int64 [B]."""
+
+
 @dataclass(frozen=True)
 class DraftView:
     """What a drafter may read on the device in one step.
@@ -119,7 +143,8 @@ class DraftView:
     tokens: int32 [R, C] (known tokens of row r: seq_lens[r] + 1, once a prefill is complete). rows: int64
     [B]. seq_lens: of these rows, before the pass. relay: its own declared fields, whole tables. page_table:
     int32 [R, P]. query_start: int32 [B + 1] of the target's pass. width: W of this step (1: no drafts wanted,
-    0: a prefill chunk). resume: some row was last decoded without drafts.
+    0: a prefill chunk). resume: some row was last decoded without drafts. draws: for sampled drafts; None when
+    every request of the step is greedy.
     """
 
     tokens: Tensor
@@ -131,6 +156,7 @@ class DraftView:
     query_start: Tensor
     width: int = 1
     resume: bool = False
+    draws: DraftDraws | None = None
 
     def root(self) -> Tensor:
         """int32 [B]: the last known token of each row."""
@@ -206,6 +232,11 @@ class Speculator(ABC):
     def width_policy(self, costs: StepCosts | None) -> WidthPolicy:
         """What chooses the width of each batch. costs: measured step costs, None where nobody measured."""
         return FixedWidth(self.plan.width)
+
+    def expected_acceptance(self) -> tuple[float, ...] | None:
+        """Share of steps in which the draft at each depth should be accepted, as the makers of the draft
+        measured it; None where nobody did."""
+        return None
 
     @abstractmethod
     def propose(self, view: DraftView) -> DraftTree:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,36 @@ class WidthChoice:
 class StepCosts:
     """Measured seconds of one decode step by batch size and width; batch sizes in between are interpolated.
 
-    seconds: (batch, width) -> seconds. Holds width 1 for every batch size that it holds at all.
+    seconds: (batch, width) -> seconds. Holds the same widths, 1 among them, for every batch size that it
+    holds at all. resume: batch -> seconds that a step costs more when its requests come back from a pause.
     """
 
     seconds: Mapping[tuple[int, int], float]
+    resume: Mapping[int, float] = field(default_factory=dict)
+
+    def at(self, batch: int, width: int) -> float:
+        """Seconds of a decode step; KeyError for a width that was not measured."""
+        return interpolated({b: cost for (b, w), cost in self.seconds.items() if w == width}, batch)
+
+    def resume_at(self, batch: int) -> float:
+        """Seconds more when requests come back; 0 where nobody measured."""
+        return interpolated(self.resume, batch) if self.resume else 0.0
+
+
+def interpolated(points: Mapping[int, float], at: int) -> float:
+    """The value at `at` on straight lines through the points; past the last one in proportion to `at`, before
+    the first one the first. KeyError without points."""
+    if at in points:
+        return points[at]
+    below = max((x for x in points if x < at), default=None)
+    above = min((x for x in points if x > at), default=None)
+    if below is None or above is None:
+        known = above if below is None else below
+        if known is None:
+            raise KeyError(at)
+        return points[known] * max(1.0, at / known)
+    share = (at - below) / (above - below)
+    return points[below] + share * (points[above] - points[below])
 
 
 class WidthPolicy(ABC):
@@ -36,6 +62,11 @@ class WidthPolicy(ABC):
 
     def open(self) -> object:
         """The record of a new request."""
+        return None
+
+    def prefilled(self, record: object) -> None:
+        """The last chunk of a request's prefill is launched: the draft model, if there is one, is up to date
+        with it. Again after a retraction."""
         return None
 
     @abstractmethod
