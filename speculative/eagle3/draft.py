@@ -69,7 +69,8 @@ class Eagle3Draft(DraftModel):
         self.max_positions = layer.max_positions
         self._eps = layer.rms_eps
         self._heads = [layer.num_heads, layer.num_kv_heads, layer.num_kv_heads]
-        self._cos, self._sin = rope_tables(layer, max(positions, layer.max_positions), str(self.device))
+        self.positions = max(positions, layer.max_positions)
+        self._cos, self._sin = rope_tables(layer, self.positions, str(self.device))
 
     def fuse(self, states: Tensor) -> Tensor:
         """The target's states [T, n * Ht] -> [T, H]; without aux_layers its final normalised ones [T, Ht]."""
@@ -85,20 +86,35 @@ class Eagle3Draft(DraftModel):
         overwritten. The caller has run attention.init_forward_metadata(batch).
         """
         ops, weights = attention.ops, self.weights
-        embedded = ops.rms_norm(weights.embed(batch.input_ids), weights.embed_norm, self._eps)
-        normed = ops.rms_norm(hidden.clone(), weights.hidden_norm, self._eps)  # it may write in place
+        both, normed = self._inputs(batch, hidden, ops)
         residual = normed if self.shape.norm_before_residual else hidden
-        both = torch.cat((embedded, normed), dim=1)
-        attended = self._attend(both, batch, attention, kv[0])
+        q, k, v = self._rotated(both, batch, ops, kv[0])
+        attended = attention.forward(q, k, v, kv[0], batch)
         mixed, residual = ops.add_rms_norm(weights.output(attended), residual, weights.post_norm, self._eps)
         return self._leave(weights.down(ops.silu_mul(weights.gate_up(mixed))), residual, ops)
 
-    def _attend(self, x: Tensor, batch: ForwardBatch, attention: AttentionBackend, kv: LayerKV) -> Tensor:
-        """[T, 2H] -> [T, Hq * D]."""
+    def store(
+        self, batch: ForwardBatch, hidden: Tensor, attention: AttentionBackend, kv: Sequence[LayerKV]
+    ) -> None:
+        """The KV that `forward` writes, and nothing else: that of the only layer needs no attention."""
+        both, _ = self._inputs(batch, hidden, attention.ops)
+        self._rotated(both, batch, attention.ops, kv[0])
+
+    def _inputs(self, batch: ForwardBatch, hidden: Tensor, ops: ModelOps) -> tuple[Tensor, Tensor]:
+        """([T, 2H] normed embedding and hidden side by side, [T, H] the second half alone)."""
+        weights = self.weights
+        embedded = ops.rms_norm(weights.embed(batch.input_ids), weights.embed_norm, self._eps)
+        normed = ops.rms_norm(hidden.clone(), weights.hidden_norm, self._eps)  # it may write in place
+        return torch.cat((embedded, normed), dim=1), normed
+
+    def _rotated(
+        self, x: Tensor, batch: ForwardBatch, ops: ModelOps, kv: LayerKV
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """[T, 2H] -> q, k, v; k and v are written to `kv`."""
         qkv = self.weights.qkv(x).view(x.shape[0], sum(self._heads), self.head_dim)
         q, k, v = torch.split_with_sizes(qkv, self._heads, dim=1)
-        q, k = attention.ops.rope_store(q, k, v, self._cos, self._sin, kv, batch)
-        return attention.forward(q, k, v, kv, batch)
+        q, k = ops.rope_store(q, k, v, self._cos, self._sin, kv, batch)
+        return q, k, v
 
     def _leave(self, hidden: Tensor, residual: Tensor, ops: ModelOps) -> Tensor:
         if not self.shape.norm_output:
