@@ -1,0 +1,123 @@
+"""`spec=ngram`: drafts that continue what was said before, found by longest-suffix match on the device.
+
+Needs no draft model and no host copy of tokens or lengths. Knows nothing of how drafts are judged.
+Legend: B requests, W width (drafts + 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.batch import DraftTree
+from engine.build import choice, number
+from engine.lazy import lazy_import
+from speculative.base import (
+    DraftHost,
+    DraftView,
+    Observed,
+    PrefillSeen,
+    RelayField,
+    Speculator,
+    SpecPlan,
+)
+from speculative.ngram.backoff import NgramWidth, widths_up_to
+from speculative.ngram.signal import MOST, STREAK_SHIFT
+from speculative.width import FixedWidth, StepCosts, WidthPolicy
+
+if TYPE_CHECKING:
+    import torch
+
+    from speculative.ngram import drafts, lookups
+else:
+    torch = lazy_import("torch")
+    drafts = lazy_import("speculative.ngram.drafts")
+    lookups = lazy_import("speculative.ngram.lookups")
+
+FIRST, STREAK = "ngram_first", "ngram_streak"
+MAX_TREE = 64  # nodes; attention may take fewer, which the rules tell
+
+
+class Ngram(Speculator):
+    """Prompt lookup decoding (Saxena 2023; LLMA, Yang et al. 2023), with a corpus as in REST (He et al.
+    2023).
+
+    Even a step without drafts looks up what it would have drafted first and compares it with what came: that
+    is how the width policy knows, for next to nothing, when drafting pays again.
+    """
+
+    reads_cpu_seq_lens = False  # tokens and lengths are read in the device table, sizes come from the bounds
+
+    @dataclass(frozen=True)
+    class Config:
+        """min_match, max_match: tokens of context that must, and at most will, be compared. drafts: tokens of
+        a continuation. branches: continuations, 1 makes a chain. continuation: of several places with the
+        longest match the last one, or the most common next token. adaptive: narrow the step where drafts
+        fail. corpus: text or .jsonl files to look in as well. corpus_limit: most tokens of them."""
+
+        min_match: int = number(2, ge=1, le=32)
+        max_match: int = number(8, ge=1, le=32)
+        drafts: int = number(7, ge=1, le=MAX_TREE - 1)
+        branches: int = number(1, ge=1, le=8)
+        continuation: str = choice("recent", ("recent", "frequent"))
+        adaptive: bool = True
+        corpus: str | tuple[str, ...] | None = None
+        corpus_limit: int = number(4_000_000, ge=2, le=100_000_000)
+
+    def __init__(self, config: Config, host: DraftHost) -> None:
+        super().__init__(config, host)
+        self._config = config
+        self._lookup = lookups.make_lookup(config, host)
+
+    @classmethod
+    def planned(cls, config: Config) -> SpecPlan:
+        width = 1 + config.drafts * config.branches
+        return SpecPlan(
+            width=width,
+            tree=config.branches > 1,
+            depth=config.drafts,
+            measures=widths_up_to(width) if config.adaptive else (),
+        )
+
+    @classmethod
+    def check(cls, config: Config) -> list[str]:
+        """Values that do not fit each other, one sentence each."""
+        problems = []
+        if config.min_match > config.max_match:
+            problems.append(
+                f"spec.min_match={config.min_match} is more than spec.max_match={config.max_match}, so nothing "
+                f"could ever match; use spec.max_match={config.min_match} or more"
+            )
+        nodes = 1 + config.drafts * config.branches
+        if nodes > MAX_TREE:
+            problems.append(
+                f"spec.branches={config.branches} of spec.drafts={config.drafts} tokens make a step of {nodes} "
+                f"tokens, more than {MAX_TREE}; use spec.drafts={(MAX_TREE - 1) // config.branches} or fewer"
+            )
+        return problems
+
+    def relay_layout(self) -> tuple[RelayField, ...]:
+        return RelayField(FIRST, (), "int32"), RelayField(STREAK, (), "int32")
+
+    def width_policy(self, costs: StepCosts | None) -> WidthPolicy:
+        return NgramWidth(self.plan.width, costs) if self._config.adaptive else FixedWidth(self.plan.width)
+
+    def propose(self, view: DraftView) -> DraftTree:
+        """A step of width 1 drafts nothing, but looks up one token."""
+        wanted = max(1, view.width - 1)
+        depth = min(self._config.drafts, wanted)
+        found = self._lookup.find(view, -(-wanted // depth), depth)
+        view.relay[FIRST][view.rows] = found.tokens[:, 0, 0]
+        tree = drafts.tree_of(view.root(), found, view.width)
+        signal = found.length[:, 0] + (view.relay[STREAK][view.rows] << STREAK_SHIFT)
+        return DraftTree(tree.tokens, tree.parent, signal)
+
+    def observe(self, view: DraftView, seen: Observed) -> None:
+        """Whether the best first draft was right, drafted or not."""
+        right = view.relay[FIRST][view.rows] == seen.emitted[:, 0]
+        streak = (view.relay[STREAK][view.rows] + 1).clamp_max(MOST)
+        view.relay[STREAK][view.rows] = streak * right
+
+    def prefill(self, view: DraftView, seen: PrefillSeen) -> None:
+        """A row that is filled anew has no past."""
+        view.relay[STREAK][view.rows] = 0
