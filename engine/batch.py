@@ -163,6 +163,9 @@ class NewRow:
     sampling: SamplingRow
 
 
+NO_LIMIT = 1 << 30  # larger than any length
+
+
 @dataclass(frozen=True)
 class SamplingRow:
     """Per-request sampling values as the device columns hold them. Lengths are positions, prompt included."""
@@ -176,7 +179,8 @@ class SamplingRow:
     presence_penalty: float = 0.0
     key: int = 0  # 64-bit RNG key made of (seed, sample index)
     min_len: int = 0  # stop ids are masked while the drawn token's position < min_len
-    max_len: int = 1 << 30  # the request ends once it has this many known tokens
+    max_len: int = NO_LIMIT  # the request ends once it has this many known tokens
+    max_drafts: int = NO_LIMIT  # deepest draft that counts as present; 0: plain decoding within any batch
     stop_ids: tuple[int, ...] = ()
     bias: tuple[tuple[int, float], ...] = ()
 

@@ -18,6 +18,7 @@ from engine.metrics import EngineMetrics
 from engine.models.source import silent
 from engine.sampling.sampler import Sampler
 from engine.step import Step
+from speculative.ops import draft_ops
 
 
 class EngineContainer(containers.DeclarativeContainer):
@@ -60,7 +61,8 @@ class EngineContainer(containers.DeclarativeContainer):
     uploader = Singleton(make.uploader, device, table)
     sampler = Singleton(Sampler)
     runner = Singleton(make.runner, model, attention, pool, draft)
-    step = Singleton(Step, table, runner, speculator, sampler)
+    ops = Singleton(draft_ops, attention.provided.step_kernels)
+    step = Singleton(Step, table, runner, speculator, sampler, ops)
     futures = Singleton(make.futures, queue, metrics, needs_lens, config.overlap)
     executor = Singleton(Executor, table, uploader, step, futures)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from engine.batch import SamplingClass, SamplingRow
+from engine.batch import NO_LIMIT, SamplingClass, SamplingRow
 from engine.build import number
 from engine.errors import UserError
 from engine.sampling.limits import MAX_BIASES, MAX_LOGPROBS, MAX_STOP_IDS, MAX_USER_STOP_IDS
@@ -46,6 +46,7 @@ class SamplingConfig:
     n: int = number(1, ge=1, le=MAX_SAMPLES)  # samples a prompt
     logprobs: int | None = number(None, ge=0, le=MAX_LOGPROBS)  # null: none; 0: the token's own
     prompt_logprobs: int | None = None  # not supported; anything but null is refused
+    speculative: bool = True  # false: this request takes no drafts, whatever spec does for the others
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,7 @@ class SamplingParams(SamplingConfig):
             max_len=min(limit, max_context),
             stop_ids=stop_ids,
             bias=tuple(self.logit_bias.items()),
+            max_drafts=NO_LIMIT if self.speculative else 0,
         )
 
 

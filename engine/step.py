@@ -15,14 +15,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from engine.acceptance import Acceptance, Asked, logprob_rows
 from engine.batch import DraftTree, ForwardBatch, Mode, ScheduledStep, SeqLens
-from engine.runner import ModelRunner
-from engine.sampling.sampler import Sampled, Sampler
+from engine.runner import ForwardResult, ModelRunner
+from engine.sampling.draws import draws_of
+from engine.sampling.sampler import Sampler
 from engine.table import RequestTable
 from engine.upload import BatchRows, ChunkInputs, StepInputs
-from speculative.accept import Accepted, accept, trim
+from speculative.accept import Accepted
 from speculative.base import DraftView, Observed, PrefillSeen, Speculator
-from speculative.tree import TreeGeometry, geometry
+from speculative.ops import DraftOps
+from speculative.tree import TreeGeometry
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,20 @@ class Step:
     """The stages of a step (docs/architecture.md), bound to one table, runner, speculator and sampler."""
 
     def __init__(
-        self, table: RequestTable, runner: ModelRunner, speculator: Speculator, sampler: Sampler
+        self,
+        table: RequestTable,
+        runner: ModelRunner,
+        speculator: Speculator,
+        sampler: Sampler,
+        ops: DraftOps,
     ) -> None:
         self._table = table
         self._runner = runner
         self._speculator = speculator
         self._sampler = sampler
+        self._ops = ops
+        self._accept = Acceptance(sampler, ops, table.columns)
+        self._compactor = ops.compactor(runner.pool.layers)
 
     def run(self, step: ScheduledStep, inputs: StepInputs, host_lens: tuple[int, ...] | None) -> StepOutput:
         """Apply the host's writes, then run the pass. host_lens: exact lengths if some part reads them."""
@@ -62,26 +73,22 @@ class Step:
         table, rows = self._table, batch.rows
         lens = SeqLens(table.seq_lens[rows], step.bounds, host_lens)
         view = self._view(step, batch, lens)
-        tree = self._speculator.propose(view)
-        shape = geometry(tree, self._branches(step))
+        drafted = self._speculator.propose(view)
+        shape = self._ops.geometry(drafted, self._branches(step))
+        tree = self._accept.present(drafted, shape, rows)
         forward = self._verify_batch(step, batch, tree.tokens, lens, shape)
         result = self._runner.forward(forward)
-        sampled = self._draw(result.logits, rows, lens.device.long(), shape, step)
-        target = sampled.tokens.view(len(step.rows), step.width)
-        taken = accept(tree, target)
-        count, finish = trim(taken.emitted, taken.n_accepted + 1, lens.device, rows, table.columns)
-        if self._branches(step):
-            self._compact(forward, taken)
+        judged = self._accept(Asked(rows, lens.device, tree, shape, result.logits, step.sampling))
+        taken, count = judged.taken, judged.count
+        if self._branches(step):  # a chain's accepted KV lies in front already
+            self._compactor(forward.slots.view(-1, step.width), taken.accept_index)
         table.commit(rows, lens.device.long() + 1, taken.emitted, lens.device + count)
         if step.sampling.shaped:
             table.columns.count_outputs(rows, taken.emitted, count)
-        seen = Observed(
-            tree, target, taken.accept_index, taken.n_accepted, taken.emitted, result.hidden, result.aux
-        )
-        packed = _pack(taken.emitted, count, finish, taken.n_accepted, tree)
+        seen = _observed(tree, judged.target, taken, result)
         return StepOutput(
-            packed,
-            _along_path(sampled, taken, step),
+            _pack(taken.emitted, count, judged.finish, taken.n_accepted, tree),
+            judged.logprobs,
             partial(self._speculator.observe, view, seen),
         )
 
@@ -101,6 +108,7 @@ class Step:
             batch.query_start,
             step.width,
             step.resume,
+            draws_of(table.columns, batch.rows) if step.sampling.sampled else None,
         )
 
     def _verify_batch(
@@ -129,26 +137,6 @@ class Step:
             tree_mask=shape.mask,
             page_size=self._table.size.page_size,
         )
-
-    def _draw(
-        self, logits: Tensor, rows: Tensor, start: Tensor, shape: TreeGeometry, step: ScheduledStep
-    ) -> Sampled:
-        """The target's own token after every node; the one after a node of depth d sits at start + d + 1."""
-        if step.width == 1:
-            positions, node_rows = start + 1, rows
-        else:
-            positions = (start.unsqueeze(1) + 1 + shape.depth).view(-1)
-            node_rows = rows.repeat_interleave(step.width)
-        ancestors = shape.ancestors if step.sampling.shaped and step.width > 1 else None
-        return self._sampler(logits, node_rows, positions, self._table.columns, step.sampling, ancestors)
-
-    def _compact(self, forward: ForwardBatch, taken: Accepted) -> None:
-        """Bring the KV of accepted tree nodes to the front of the window; a chain's already is there."""
-        width = forward.width
-        slots = forward.slots.view(-1, width)
-        steps = torch.arange(width, device=slots.device).expand_as(slots)
-        source = torch.where(taken.accept_index >= 0, taken.accept_index.long(), steps)
-        self._runner.pool.move(slots.gather(1, source).view(-1), slots.reshape(-1))
 
     def _extend(
         self,
@@ -179,7 +167,7 @@ class Step:
         sampled = self._sampler(result.logits, emitting, last, table.columns, step.sampling, None)
         drawn = sampled.tokens.unsqueeze(1)
         ones = torch.ones_like(sampled.tokens)
-        count, finish = trim(drawn, ones, (last - 1).int(), emitting, table.columns)
+        count, finish = self._ops.trim(drawn, ones, (last - 1).int(), emitting, table.columns)
         table.seq_lens[rows] = new_lens
         table.commit(emitting, last, drawn, last.int())
         if step.sampling.shaped:
@@ -187,7 +175,7 @@ class Step:
         packed = _pack(drawn, count, finish, torch.zeros_like(count), None)
         seen = PrefillSeen(forward, chunk.token_rows, result.hidden, result.aux)
         view = self._view(step, batch, lens)
-        return StepOutput(packed, _columns(sampled), partial(self._speculator.prefill, view, seen))
+        return StepOutput(packed, logprob_rows(sampled), partial(self._speculator.prefill, view, seen))
 
 
 def _pack(tokens: Tensor, count: Tensor, finish: Tensor, accepted: Tensor, tree: DraftTree | None) -> Tensor:
@@ -198,19 +186,7 @@ def _pack(tokens: Tensor, count: Tensor, finish: Tensor, accepted: Tensor, tree:
     return torch.cat((tokens.int(), torch.stack(tail, dim=1)), dim=1)
 
 
-def _columns(sampled: Sampled) -> tuple[Tensor, ...]:
-    if sampled.logprobs is None:
-        return ()
-    if sampled.top_ids is None or sampled.top_logprobs is None:
-        return (sampled.logprobs,)
-    return (sampled.logprobs, sampled.top_ids, sampled.top_logprobs)
-
-
-def _along_path(sampled: Sampled, taken: Accepted, step: ScheduledStep) -> tuple[Tensor, ...]:
-    """Logprob rows of the accepted path: emitted token j was drawn at node accept_index[j]."""
-    values = _columns(sampled)
-    if not values or step.width == 1:
-        return values
-    base = torch.arange(len(step.rows), device=taken.accept_index.device).unsqueeze(1) * step.width
-    nodes = (base + taken.accept_index.clamp_min(0)).view(-1)
-    return tuple(v.index_select(0, nodes) for v in values)
+def _observed(tree: DraftTree, target: Tensor, taken: Accepted, result: ForwardResult) -> Observed:
+    return Observed(
+        tree, target, taken.accept_index, taken.n_accepted, taken.emitted, result.hidden, result.aux
+    )

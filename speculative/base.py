@@ -143,8 +143,8 @@ class DraftView:
     tokens: int32 [R, C] (known tokens of row r: seq_lens[r] + 1, once a prefill is complete). rows: int64
     [B]. seq_lens: of these rows, before the pass. relay: its own declared fields, whole tables. page_table:
     int32 [R, P]. query_start: int32 [B + 1] of the target's pass. width: W of this step (1: no drafts wanted,
-    0: a prefill chunk). resume: some row was last decoded without drafts. draws: for sampled drafts; None when
-    every request of the step is greedy.
+    0: a prefill chunk). resume: some row was last decoded without drafts. draws: for sampled drafts; None
+    when every request of the step is greedy.
     """
 
     tokens: Tensor

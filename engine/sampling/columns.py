@@ -26,7 +26,7 @@ _FLOATS = (
     "frequency_penalty",
     "presence_penalty",
 )
-_INTS = ("top_k", "min_len", "max_len")
+_INTS = ("top_k", "min_len", "max_len", "max_drafts")
 _KEY_AT = len(_FLOATS) + len(_INTS)
 _STOP_AT = _KEY_AT + 2
 SHORT_WORDS = _STOP_AT + MAX_STOP_IDS
@@ -81,6 +81,7 @@ class SamplingColumns:
         self.top_k = column(0, torch.int32)
         self.min_len = column(0, torch.int32)
         self.max_len = column(torch.iinfo(torch.int32).max, torch.int32)
+        self.max_drafts = column(torch.iinfo(torch.int32).max, torch.int32)
         self.key = column(0, torch.int64)
         self.stop_ids = column(-1, torch.int32, MAX_STOP_IDS)
         self.bias_ids = column(-1, torch.int32, MAX_BIASES)

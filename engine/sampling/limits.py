@@ -9,7 +9,7 @@ MAX_BIASES = 512  # logit_bias entries of a request
 MAX_LOGPROBS = 20  # best k reported beside a token
 
 _WORD = 4
-_SCALARS = 7 + 2 + 2  # floats and top_k; key (two words); min_len and max_len
+_SCALARS = 7 + 2 + 3  # floats and top_k; key (two words); min_len, max_len and max_drafts
 
 
 def column_bytes(rows: int, vocab_size: int, penalties: bool) -> int:

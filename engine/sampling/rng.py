@@ -8,7 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-PURPOSE_TOKEN = 0  # the coin that draws a token
+PURPOSE_TOKEN = 0  # the coin that draws a token of the target
+PURPOSE_DRAFT = 1  # draws a draft from the drafter's own distribution
+PURPOSE_ACCEPT = 2  # decides the ratio test of a sampled draft
+PURPOSE_RESIDUAL = 3  # draws the token in place of a sampled draft that was refused
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_A = 0xBF58476D1CE4E5B9

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.batch import SamplingClass
-from engine.sampling.choose import argmax_tokens, inverse_cdf
+from engine.sampling.choose import argmax_tokens, inverse_cdf, sum_rows
 from engine.sampling.columns import SamplingColumns
 from engine.sampling.filters import apply_filters
 from engine.sampling.rng import uniform
@@ -66,7 +66,23 @@ class Sampler:
             weights, greedy = _weights(shaped, rows, columns, cls)
             drawn = inverse_cdf(weights, uniform(columns.key[rows], positions))
             tokens = torch.where(greedy, tokens, drawn)
-        return _with_logprobs(logits, tokens, cls.top_logprobs)
+        return with_logprobs(logits, tokens, cls.top_logprobs)
+
+    def probabilities(
+        self,
+        logits: Tensor,
+        rows: Tensor,
+        positions: Tensor,
+        columns: SamplingColumns,
+        cls: SamplingClass,
+        ancestors: Tensor | None = None,
+    ) -> Tensor:
+        """fp32 [N, V]: what a token after each node would be drawn from; a greedy row has one 1. Arguments as
+        of a call."""
+        shaped = shape_logits(logits, rows, positions, columns, ancestors) if cls.shaped else logits
+        weights, greedy = _weights(shaped, rows, columns, cls)
+        best = torch.zeros_like(weights).scatter_(1, argmax_tokens(shaped).unsqueeze(1), 1.0)
+        return torch.where(greedy.unsqueeze(1), best, weights.div_(sum_rows(weights).unsqueeze(1)))
 
 
 def _weights(
@@ -83,11 +99,13 @@ def _weights(
     return weights, greedy
 
 
-def _with_logprobs(logits: Tensor, tokens: Tensor, best: int) -> Sampled:
+def with_logprobs(logits: Tensor, tokens: Tensor, best: int) -> Sampled:
+    """`tokens`, int64 or int32 [N], with their log-probabilities under `logits` [N, V]. best: K; below 0
+    none are computed."""
     if best < 0:
         return Sampled(tokens.int())
     norm = logits.logsumexp(-1, keepdim=True)
-    own = (logits.gather(1, tokens.unsqueeze(1)) - norm).squeeze(1).clamp_min(LOGPROB_FLOOR)
+    own = (logits.gather(1, tokens.long().unsqueeze(1)) - norm).squeeze(1).clamp_min(LOGPROB_FLOOR)
     if best == 0:
         return Sampled(tokens.int(), own)
     values, ids = logits.topk(min(best, logits.shape[1]), dim=-1)

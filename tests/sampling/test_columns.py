@@ -22,6 +22,7 @@ FULL = SamplingRow(
     key=0xFEDCBA9876543210,
     min_len=12,
     max_len=1 << 30,
+    max_drafts=3,
     stop_ids=tuple(range(100, 100 + MAX_STOP_IDS)),
     bias=tuple((i, i / 7 - 30) for i in range(MAX_BIASES)),
 )
@@ -42,7 +43,7 @@ def check_row(got: SamplingColumns, at: int, row: SamplingRow) -> None:
         "presence_penalty",
     ):
         assert getattr(got, name)[at].item() == np.float32(getattr(row, name)), name
-    for name in ("top_k", "min_len", "max_len"):
+    for name in ("top_k", "min_len", "max_len", "max_drafts"):
         assert getattr(got, name)[at].item() == getattr(row, name), name
     assert got.key[at].item() & (1 << 64) - 1 == row.key & (1 << 64) - 1
     padded = (*row.stop_ids, *[-1] * (MAX_STOP_IDS - len(row.stop_ids)))
@@ -61,7 +62,7 @@ def test_round_trip(rows, packer):
     got.unpack_into(torch.from_numpy(words), at)
     for place, row in zip(at.tolist(), rows, strict=True):
         check_row(got, place, row)
-    check_row(got, 0, SamplingRow(max_len=2**31 - 1))  # the padding row is untouched
+    check_row(got, 0, SamplingRow(max_len=2**31 - 1, max_drafts=2**31 - 1))  # the padding row is untouched
 
 
 def test_a_reused_row_forgets_its_predecessor():

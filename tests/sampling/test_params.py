@@ -57,6 +57,7 @@ CONF = Path(__file__).parents[2] / "conf" / "sampling"
         ("logprobs", 21, "up to 20"),
         ("logprobs", -1, "from 0"),
         ("prompt_logprobs", 0, "not supported"),
+        ("speculative", 1, "true or false"),
     ],
 )
 def test_a_bad_value_is_named_with_its_field_and_range(field, value, says):

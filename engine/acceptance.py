@@ -1,0 +1,112 @@
+"""The accept stage of a decode step: what the target says after every node, which drafts stand, where the
+run ends.
+
+Knows the sampler and the operations on drafts; neither how drafts were made nor what is done with the result.
+Legend: B requests, W width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from engine.batch import ABSENT, DraftTree, SamplingClass
+from engine.sampling.columns import SamplingColumns
+from engine.sampling.sampler import Sampled, Sampler
+from speculative.accept import Accepted
+from speculative.ops import DraftOps
+from speculative.tree import TreeGeometry
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One verify pass to be judged. rows: int64 [B]; start: int32 [B] lengths before the pass. logits: fp32
+    [B * W, V] after every node of `tree`, whose shape is `shape`."""
+
+    rows: Tensor
+    start: Tensor
+    tree: DraftTree
+    shape: TreeGeometry
+    logits: Tensor
+    sampling: SamplingClass
+
+    @property
+    def width(self) -> int:
+        return self.tree.tokens.shape[1]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """taken: the accepted run before it is cut. count, finish: int32 [B] of the cut run. target: int32 [B, W]
+    the target's token after each node. logprobs: rows of the emitted tokens, see StepOutput."""
+
+    taken: Accepted
+    count: Tensor
+    finish: Tensor
+    target: Tensor
+    logprobs: tuple[Tensor, ...]
+
+
+class Acceptance:
+    """Sample-and-match: the target draws its own token after every node, and the walk follows the child that
+    equals it (docs/exactness.md)."""
+
+    def __init__(self, sampler: Sampler, ops: DraftOps, columns: SamplingColumns) -> None:
+        self._sampler = sampler
+        self._ops = ops
+        self._columns = columns
+
+    def present(self, tree: DraftTree, shape: TreeGeometry, rows: Tensor) -> DraftTree:
+        """The tree without the nodes that lie deeper than their request allows."""
+        if tree.parent.shape[1] == 1:
+            return tree
+        too_deep = shape.depth > self._columns.max_drafts[rows].unsqueeze(1)
+        return replace(tree, parent=torch.where(too_deep, ABSENT, tree.parent))
+
+    def __call__(self, asked: Asked) -> Judged:
+        """Nothing is read on the host."""
+        sampled = self._draw(asked)
+        target = sampled.tokens.view(-1, asked.width)
+        taken, count, finish = self._ops.accept_and_trim(
+            asked.tree, target, asked.start, asked.rows, self._columns
+        )
+        return Judged(taken, count, finish, target, along_path(sampled, taken, asked.width))
+
+    def _draw(self, asked: Asked) -> Sampled:
+        """The target's own token after every node."""
+        return self._sampler(asked.logits, *_nodes(asked), self._columns, asked.sampling, _ancestors(asked))
+
+
+def _nodes(asked: Asked) -> tuple[Tensor, Tensor]:
+    """(rows, positions) int64 [B * W]: the token after a node of depth d stands at start + d + 1."""
+    after = asked.start.long() + 1
+    if asked.width == 1:
+        return asked.rows, after
+    positions = (after.unsqueeze(1) + asked.shape.depth).view(-1)
+    return asked.rows.repeat_interleave(asked.width), positions
+
+
+def _ancestors(asked: Asked) -> Tensor | None:
+    return asked.shape.ancestors if asked.sampling.shaped and asked.width > 1 else None
+
+
+def logprob_rows(sampled: Sampled) -> tuple[Tensor, ...]:
+    """(own, best ids, their values), as far as they were asked for."""
+    if sampled.logprobs is None:
+        return ()
+    if sampled.top_ids is None or sampled.top_logprobs is None:
+        return (sampled.logprobs,)
+    return (sampled.logprobs, sampled.top_ids, sampled.top_logprobs)
+
+
+def along_path(sampled: Sampled, taken: Accepted, width: int) -> tuple[Tensor, ...]:
+    """Logprob rows of the accepted path: emitted token j was drawn at node accept_index[j]."""
+    values = logprob_rows(sampled)
+    if not values or width == 1:
+        return values
+    index = taken.accept_index
+    base = torch.arange(len(index), device=index.device).unsqueeze(1) * width
+    nodes = (base + index.clamp_min(0)).view(-1)
+    return tuple(v.index_select(0, nodes) for v in values)

@@ -1,0 +1,51 @@
+"""The per-request switch (N6): a request that wants no drafts rides plainly in a batch of others that do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.drafters import Scripted, ScriptedTree
+from support.engines import TINY, answers, make, run
+
+from engine.params import SamplingParams
+
+PROMPTS = [[65 + i, 2 * i, 7, 9, i] * (1 + i) for i in range(4)]
+WITH = SamplingParams(max_tokens=17, ignore_eos=True, temperature=0.8, seed=3)
+WITHOUT = replace(WITH, speculative=False)
+
+
+@pytest.mark.parametrize("loop", ["none", "future"])
+@pytest.mark.parametrize("kind", [Scripted, ScriptedTree])
+def test_a_request_rides_plainly_among_others(kind: type[Scripted], loop: str) -> None:
+    plain = run(PROMPTS, WITH, *TINY, "overlap=none")
+    known = {tuple(p): [*p, *ids] for p, (ids, _, _) in zip(PROMPTS, plain, strict=True)}
+    drafter = kind(known, 512, drafts=3, script="right")
+    with make(*TINY, f"overlap={loop}", "overlap.debug=true", parts={"speculator": drafter}) as llm:
+        mixed = llm.generate(PROMPTS, [WITH, WITHOUT, WITH, WITHOUT])
+        llm.check()
+        both = llm.metrics.snapshot()
+        alone = llm.generate(PROMPTS[1:2], WITHOUT)
+        after = llm.metrics.snapshot()
+    assert answers(mixed) == plain
+    assert answers(alone) == plain[1:2]
+    # 16 tokens come from decoding: in 4 steps of 4 with right drafts, one by one without
+    assert both["accepted_drafts"] == 2 * 12
+    assert both["drafted_tokens"] >= both["accepted_drafts"]
+    assert after["decode_results"] - both["decode_results"] == 16
+    assert after["drafted_tokens"] == both["drafted_tokens"]
+    assert after["accepted_drafts"] == both["accepted_drafts"]
+    assert {n for n in drafter.accepted if n} == {3}
+
+
+def test_the_switch_is_a_sampling_option_of_the_command_line() -> None:
+    """As the run's default, and as a request's own choice over it."""
+    plain = run(PROMPTS[:1], SamplingParams(max_tokens=9), *TINY)
+    known = {tuple(PROMPTS[0]): [*PROMPTS[0], *plain[0][0]]}
+    drafter = Scripted(known, 512, drafts=3, script="right")
+    overrides = ("sampling.speculative=false", "sampling.max_tokens=9")
+    with make(*TINY, *overrides, parts={"speculator": drafter}) as llm:
+        assert answers(llm.generate(PROMPTS[:1])) == plain
+        assert llm.metrics.snapshot()["accepted_drafts"] == 0
+        assert answers(llm.generate(PROMPTS[:1], SamplingParams(max_tokens=9))) == plain
+        assert llm.metrics.snapshot()["accepted_drafts"] > 0
