@@ -40,7 +40,7 @@ class EngineContainer(containers.DeclarativeContainer):
     tokenizer = loaded.provided.tokenizer
 
     plan = Singleton(drafting.spec_plan, config.spec)
-    draft = Singleton(drafting.draft_model, config.spec, loaded, config.model._target_, dtype, device)
+    draft = Singleton(drafting.draft_model, config.spec, loaded, source.provided.name, dtype, device)
     policy = Singleton(make.part, config.scheduler, "scheduler")
     cache_config = Singleton(make.typed, config.cache, "cache")
     cache = Singleton(make.prefix_cache, config.cache, cache_config, plan)
@@ -50,7 +50,7 @@ class EngineContainer(containers.DeclarativeContainer):
     draft_pool = Singleton(drafting.draft_pool, draft, plan, sizes, device, config.overlap)
     drafts = Singleton(drafting.draft_attention, config.spec, plan, draft, sizes, device)
     host = Singleton(
-        drafting.draft_host, draft, draft_pool, drafts, attention, sizes, tokenizer, model, device
+        drafting.draft_host, draft, draft_pool, drafts, attention, sizes, tokenizer, model, device, metrics
     )
     speculator = Singleton(make.part, config.spec, "spec", List(host))
     slots = Callable(make.slots, attention, drafts)

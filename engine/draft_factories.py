@@ -14,6 +14,7 @@ from engine.build import parts_of, target_class
 from engine.factories import Node, Sizes, attention_for, typed
 from engine.facts import DRAFT_NODE, DRAFT_SLOTS
 from engine.kv_pool import KVPool
+from engine.metrics import EngineMetrics
 from engine.models.base import CausalLM, LoadedModel
 from engine.text.tokenizer import Tokenizer
 from speculative.base import DraftHost, DraftModel, DraftTarget, SpecPlan, Speculator
@@ -36,7 +37,7 @@ def _algorithm(node: Node) -> type[Speculator]:
 def draft_model(
     node: Node, loaded: LoadedModel, name: str, weights: str, on: torch.device
 ) -> DraftModel | None:
-    """The draft model, if the algorithm has one. name: the choice of the model group; weights: its dtype."""
+    """The draft model, if the algorithm has one. name: the target as messages call it; weights: its dtype."""
     model = loaded.model
     target = DraftTarget(name, model.shape, model.embed, model.logits, weights, str(on))
     return _algorithm(node).load(typed(node, "spec"), target)
@@ -77,6 +78,7 @@ def draft_host(
     tokenizer: Tokenizer,
     model: CausalLM,
     on: torch.device,
+    metrics: EngineMetrics,
 ) -> DraftHost:
     """What the engine brings to the drafter."""
     return DraftHost(
@@ -92,6 +94,7 @@ def draft_host(
         first_scratch=0 if pool is None else pool.first_scratch,
         draft=drafts[0],
         draft_extend=drafts[1],
+        count=metrics.count,
     )
 
 

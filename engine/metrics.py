@@ -35,6 +35,7 @@ class EngineMetrics:
     decode_results: int = 0  # requests summed over applied decode steps; rows of ended requests left out
     drafted_tokens: int = 0
     accepted_drafts: int = 0
+    draft_too_long: int = 0  # requests that went past the positions of the draft model
     finished_requests: int = 0
     retractions: int = 0
     overshoot_tokens: int = 0  # emitted for requests that had ended a step before: dropped
@@ -58,6 +59,10 @@ class EngineMetrics:
         if mode is Mode.VERIFY:
             self.decode_tokens += tokens
             self.decode_results += rows
+
+    def count(self, metric: str) -> None:
+        """Add one to the counter of that name."""
+        setattr(self, metric, getattr(self, metric) + 1)
 
     def waited(self, seconds: float, *, later_queued: bool) -> None:
         """The host stood still for the device."""

@@ -90,13 +90,27 @@ class DraftModel(ABC):
 
 
 @dataclass(frozen=True)
+class DraftMemory:
+    """Bytes that a draft model takes, from shapes alone: its weights, its KV a token, its relay a table row."""
+
+    weights: int
+    kv_per_token: int
+    relay_per_row: int
+
+
+def _uncounted(metric: str) -> None:
+    """Nobody keeps counts."""
+
+
+@dataclass(frozen=True)
 class DraftHost:
     """What the engine brings to a drafter.
 
     rows, context, page_size: of the request table. kernels: "torch" or "triton", what the target's attention
     runs on. model, kv, draft, draft_extend: None or empty where the plan has no such thing. first_scratch:
     first slot of the scratch behind the pages of `kv`; row r owns plan.scratch slots from first_scratch + r *
-    plan.scratch on. encode: text -> token ids of the target's vocabulary.
+    plan.scratch on. encode: text -> token ids of the target's vocabulary. count: adds one to the engine's
+    metric of that name.
     """
 
     device: torch.device
@@ -111,6 +125,7 @@ class DraftHost:
     first_scratch: int = 0
     draft: AttentionBackend | None = None
     draft_extend: AttentionBackend | None = None
+    count: Callable[[str], None] = _uncounted
 
 
 @dataclass(frozen=True)
@@ -221,6 +236,16 @@ class Speculator(ABC):
         return SpecPlan()
 
     @classmethod
+    def target_problems(cls, config: Any, name: str, target: ModelShape) -> list[str]:
+        """Why it cannot draft for this target (`name` as a user writes it), as far as small files tell."""
+        return []
+
+    @classmethod
+    def memory(cls, config: Any, target: ModelShape, weights: str) -> DraftMemory | None:
+        """What the draft model will take beside a target of this shape; None: none, or not known yet."""
+        return None
+
+    @classmethod
     def load(cls, config: Any, target: DraftTarget) -> DraftModel | None:
         """The draft model, or None for algorithms without one. UserError when it does not fit the target."""
         return None
@@ -258,5 +283,10 @@ class NoSpeculation(Speculator):
     reads_cpu_seq_lens = False  # reads one token per row, on the device
 
     def propose(self, view: DraftView) -> DraftTree:
+        return self.alone(view)
+
+    @staticmethod
+    def alone(view: DraftView) -> DraftTree:
+        """The root without drafts: a step of width 1."""
         root = view.root().unsqueeze(1)
         return DraftTree(root, torch.full_like(root, ROOT))

@@ -1,0 +1,71 @@
+"""Puts the parts of an EAGLE3 drafter together, and the index arithmetic between them.
+
+The half of drafter.py that needs torch. Legend: B requests, W width, D rows of a draft-extend.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from speculative.base import DraftHost, DraftTarget, SpecPlan
+from speculative.eagle3 import source
+from speculative.eagle3.chain import Chain, Proposal, SampledChain
+from speculative.eagle3.checkpoint import load_draft
+from speculative.eagle3.draft import Eagle3Draft
+from speculative.eagle3.dummy import random_draft
+from speculative.eagle3.options import Options
+from speculative.eagle3.passes import DraftPasses
+from speculative.eagle3.pauses import NoPauses, Pauses, Ring
+from speculative.eagle3.tree_draft import Tree, TreeSize
+
+
+def load(config: Options, target: DraftTarget) -> Eagle3Draft:
+    """The draft that `config` means, for this target."""
+    if config.load == "dummy":
+        return random_draft(target, config.seed)
+    return load_draft(source.folder(config, target.name, target.shape), target)
+
+
+def draft_of(host: DraftHost) -> Eagle3Draft:
+    """The draft model, under its own type."""
+    assert isinstance(host.model, Eagle3Draft), "the drafter was given the model of another algorithm"
+    return host.model
+
+
+def passes(host: DraftHost) -> DraftPasses:
+    """The forwards of the draft."""
+    return DraftPasses(draft_of(host), host)
+
+
+def proposal(config: Options, plan: SpecPlan, host: DraftHost) -> Proposal:
+    """Chain, tree, or a chain of drawn drafts."""
+    draft = draft_of(host)
+    if plan.tree:
+        size = TreeSize(config.topk, config.num_steps, host.first_scratch, plan.scratch)
+        return Tree(draft, passes(host), size)
+    if config.acceptance == "ratio":
+        return SampledChain(draft, passes(host), host.vocab_size)
+    return Chain(draft, passes(host))
+
+
+def pauses(config: Options, host: DraftHost) -> Pauses:
+    """A ring only where the width may fall to 1."""
+    draft = draft_of(host)
+    if not config.adaptive:
+        return NoPauses()
+    return Ring(passes(host), draft.shape.states_width, draft.kv_layout.dtype)
+
+
+def node_rows(accept_index: Tensor, count: int) -> Tensor:
+    """accept_index int32 [B, W] -> int64 [B * D], the rows of [B * W, ...] that belong to the first D nodes of
+    each accepted path; past its end the root's."""
+    batch, width = accept_index.shape
+    first = torch.arange(batch, device=accept_index.device).unsqueeze(1) * width
+    return (first + accept_index[:, :count].clamp_min(0)).view(-1)
+
+
+def last_rows(n_accepted: Tensor, count: int) -> Tensor:
+    """int32 [B] -> int64 [B]: the row of [B * D, ...] of each last accepted token."""
+    first = torch.arange(len(n_accepted), device=n_accepted.device) * count
+    return first + n_accepted

@@ -1,0 +1,101 @@
+"""What the numbers of `spec=eagle3` ask of the engine, and which of them do not go together. Free of torch."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from speculative.base import SpecPlan
+
+
+class Options(Protocol):
+    """The values of Eagle3.Config that are read here."""
+
+    @property
+    def draft(self) -> str | None: ...
+    @property
+    def load(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def num_steps(self) -> int: ...
+    @property
+    def topk(self) -> int: ...
+    @property
+    def num_draft_tokens(self) -> int: ...
+    @property
+    def acceptance(self) -> str: ...
+    @property
+    def adaptive(self) -> bool: ...
+    @property
+    def simulate_accept_length(self) -> float | None: ...
+
+
+def plan(config: Options) -> SpecPlan:
+    """A chain drafts in the pages ahead of the known tokens, a tree in a scratch of its own. With one step the
+    only draft comes out of the last draft-extend: there is no drafting forward at all."""
+    steps, tree = config.num_steps, config.topk > 1
+    return SpecPlan(
+        width=config.num_draft_tokens,
+        draft_slots=0 if tree else steps - 1,
+        tree=tree,
+        draft=steps > 1,
+        draft_extend=True,
+        successor_keys=True,
+        scratch=(steps - 1) * config.topk if tree else 0,
+        simulated=config.simulate_accept_length,
+        depth=steps if tree else None,
+    )
+
+
+def candidates(config: Options) -> int:
+    """Nodes that a tree can choose from: the first level, then topk children of each of topk survivors."""
+    return config.topk + (config.num_steps - 1) * config.topk**2
+
+
+def problems(config: Options) -> list[str]:
+    """One sentence each, with the way out."""
+    found = _tree_problems(config) if config.topk > 1 else _chain_problems(config)
+    if config.draft is not None and config.load == "dummy":
+        found.append(
+            f"spec.load=dummy makes random weights and reads no file, yet spec.draft={config.draft} is given; "
+            "leave one of them out"
+        )
+    if config.acceptance == "ratio" and config.topk > 1:
+        found.append(
+            f"spec.acceptance=ratio judges one drawn draft at a time, and spec.topk={config.topk} drafts a tree; "
+            "use spec.acceptance=match, which is exact for trees too, or spec.topk=1"
+        )
+    forced, most = config.simulate_accept_length, config.num_steps + 1
+    if forced is not None and forced > most:
+        found.append(
+            f"spec.simulate_accept_length={forced:g} cannot be reached: spec.num_steps={config.num_steps} emits at "
+            f"most {most} tokens a step; use a value from 1 to {most}, or more steps"
+        )
+    return found
+
+
+def _chain_problems(config: Options) -> list[str]:
+    if config.num_draft_tokens == config.num_steps + 1:
+        return []
+    return [
+        f"spec.num_draft_tokens={config.num_draft_tokens} does not go with spec.num_steps={config.num_steps} and "
+        f"spec.topk=1: a chain verifies its drafts and the known token, so use "
+        f"spec.num_draft_tokens={config.num_steps + 1} or spec.num_steps={config.num_draft_tokens - 1}, or a tree "
+        "(spec.topk=2 or more)"
+    ]
+
+
+def _tree_problems(config: Options) -> list[str]:
+    drafts, most, least = config.num_draft_tokens - 1, candidates(config), max(config.topk, config.num_steps)
+    where = f"spec.num_draft_tokens={drafts + 1} with spec.num_steps={config.num_steps} and spec.topk={config.topk}"
+    if drafts > most:
+        return [
+            f"{where}: such a tree has {most} candidates, {drafts} are to be verified besides the known token; use "
+            f"spec.num_draft_tokens={most + 1} or fewer, or more steps"
+        ]
+    if drafts < least:
+        return [
+            f"{where}: {drafts} drafts hold neither {config.topk} siblings nor a path of {config.num_steps} in every "
+            f"case; use spec.num_draft_tokens={least + 1} or more, or fewer steps and a smaller topk"
+        ]
+    return []

@@ -1,0 +1,130 @@
+"""The forward passes of the draft model over the target's rows and pages.
+
+Row t of the draft pairs token t + 1 with a hidden state of position t and sits at position t. Knows where each
+pass reads and writes, not which tokens are proposed. Nothing is read on the host.
+Legend: B requests, W width, T tokens of a pass, K keys of a pass's window, H hidden size of the draft, n fused
+states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from backends.base import AttentionBackend
+from engine.batch import ForwardBatch, Mode, SeqLens
+from speculative.base import DraftHost, DraftView, PrefillSeen
+from speculative.eagle3.draft import Eagle3Draft
+
+
+@dataclass(frozen=True)
+class Window:
+    """The drafted nodes so far, outside of the pages. slots: int64 [B, K], this pass's own W last. seen: bool
+    [B, W, K], which of them each of its tokens sees."""
+
+    slots: Tensor
+    seen: Tensor
+
+
+class DraftPasses:
+    """One draft model with its attention slots and its KV."""
+
+    def __init__(self, draft: Eagle3Draft, host: DraftHost) -> None:
+        self._draft = draft
+        self._kv = host.kv
+        self._drafting = host.draft
+        self._following = host.draft_extend
+        self._last = draft.positions - 1
+        self._overreach = host.context > draft.positions
+
+    def ahead(self, view: DraftView, by: int, tokens: Tensor, hidden: Tensor) -> Tensor:
+        """One token a request behind `by` drafted ones: tokens int32 [B] and hidden [B, H] -> [B, H]."""
+        lens = moved(view.seq_lens, by)
+        at = lens.device.long()
+        batch = self._verify(view, tokens, at, view.slots(view.rows, at), lens, 1)
+        return self._run(batch, hidden, self._drafting)
+
+    def branch(self, view: DraftView, depth: int, tokens: Tensor, hidden: Tensor, window: Window) -> Tensor:
+        """W nodes a request, all at seq_len + depth: tokens int32 [B, W], hidden [B * W, H] -> [B * W, H]."""
+        width = tokens.shape[1]
+        at = (view.seq_lens.device.long() + depth).repeat_interleave(width)
+        own = window.slots[:, -width:].reshape(-1)
+        batch = self._verify(view, tokens, at, own, view.seq_lens, width)
+        batch = replace(batch, tree_mask=window.seen, window_slots=window.slots)
+        return self._run(batch, hidden, self._drafting)
+
+    def follow(self, view: DraftView, tokens: Tensor, states: Tensor) -> Tensor:
+        """The true entries from seq_len on: tokens int32 [B, W] (the NEXT ones), states [B * W, n * Ht] of the
+        target -> [B * W, H]."""
+        width = tokens.shape[1]
+        steps = torch.arange(width, device=tokens.device)
+        at = view.seq_lens.device.long().unsqueeze(1) + steps
+        slots = view.slots(view.rows.unsqueeze(1), at).view(-1)
+        batch = self._verify(view, tokens, at.view(-1), slots, view.seq_lens, width)
+        return self._run(batch, self._draft.fuse(states), self._following)
+
+    def prefill(self, view: DraftView, seen: PrefillSeen, states: Tensor) -> Tensor:
+        """The target's chunk again: states [T, n * Ht] -> [B, H] of each request's last token."""
+        chunk = seen.forward
+        tokens = view.tokens[seen.token_rows, chunk.positions + 1].long()
+        batch = replace(chunk, input_ids=tokens, positions=self._reach(chunk.positions), logit_rows=None)
+        hidden = self._run(batch, self._draft.fuse(states), self._following)
+        return hidden.index_select(0, chunk.query_start[1:].long() - 1)
+
+    def restore(self, view: DraftView, at: Tensor, slots: Tensor, tokens: Tensor, states: Tensor) -> None:
+        """Write the KV of entries that were left out: at and slots int64 [B, W], tokens int32 [B, W], states
+        [B * W, n * Ht]. Its attention never runs, so `view.seq_lens` may lie past `at`."""
+        batch = self._verify(view, tokens, at.reshape(-1), slots.reshape(-1), view.seq_lens, tokens.shape[1])
+        assert self._following is not None
+        self._following.init_forward_metadata(batch)
+        self._draft.store(batch, self._draft.fuse(states), self._following, self._kv)
+
+    def again(self, view: DraftView, slots: Tensor, states: Tensor) -> Tensor:
+        """The last entry once more, at seq_len - 1: slots int64 [B], states [B, n * Ht] -> [B, H]."""
+        lens = moved(view.seq_lens, -1)
+        batch = self._verify(view, view.root(), lens.device.long(), slots, lens, 1)
+        return self._run(batch, self._draft.fuse(states), self._following)
+
+    def _run(self, batch: ForwardBatch, hidden: Tensor, attention: AttentionBackend | None) -> Tensor:
+        assert attention is not None, "the plan asked for no attention of this kind"
+        attention.init_forward_metadata(batch)
+        return self._draft.forward(batch, hidden, attention, self._kv)
+
+    def _verify(
+        self, view: DraftView, tokens: Tensor, at: Tensor, slots: Tensor, lens: SeqLens, width: int
+    ) -> ForwardBatch:
+        count = len(lens.bound)
+        start = torch.arange(0, (count + 1) * width, width, dtype=torch.int32, device=slots.device)
+        return ForwardBatch(
+            mode=Mode.VERIFY if count else Mode.IDLE,
+            rows=view.rows,
+            input_ids=tokens.reshape(-1).long(),
+            positions=self._reach(at),
+            slots=slots,
+            seq_lens=lens,
+            query_start=start,
+            query_lens=(width,) * count,
+            page_table=view.page_table,
+            width=width,
+            page_size=view.page_size,
+        )
+
+    def _reach(self, positions: Tensor) -> Tensor:
+        """Positions that the RoPE tables hold; what lies past them belongs to no draft that is used."""
+        return positions.clamp_max(self._last) if self._overreach else positions
+
+
+def moved(lens: SeqLens, by: int) -> SeqLens:
+    """Lengths `by` tokens further, never below zero; the bounds and the mirror move along."""
+    if by == 0:
+        return lens
+    host = None if lens.host is None else _moved(lens.host, by)
+    device = lens.device + by
+    return SeqLens(device if by > 0 else device.clamp_min(0), _moved(lens.bound, by), host)
+
+
+def _moved(lens: Sequence[int], by: int) -> tuple[int, ...]:
+    return tuple([max(length + by, 0) for length in lens])
