@@ -1,7 +1,7 @@
 """What a step computes on drafts: a contract with two implementations, torch here, Triton kernels beside it.
 
-The torch one is the reference: it delegates to `speculative.tree` and `speculative.accept`. Knows no drafter,
-no model and no scheduler. Nothing is read on the host.
+The torch one is the reference: it delegates to `speculative.tree`, `accept` and `ratio`. Knows no drafter, no
+model and no scheduler. Nothing is read on the host.
 Legend: B requests, W width (nodes), R table rows.
 """
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from engine.batch import DraftTree, LayerKV
 from speculative.accept import Accepted, EndColumns, accept, trim
+from speculative.ratio import accept_ratio
 from speculative.tree import TreeGeometry, geometry
 
 # (slots int64 [B, W] of each request's window, accept_index int32 [B, W]) -> nothing: KV is moved in place
@@ -38,6 +39,13 @@ class DraftOps(ABC):
         Returns (Accepted before the cut, n_emitted int32 [B] after it, finish int32 [B]). Values of
         Accepted.emitted past n_accepted + 1 are in the vocabulary or 0, and otherwise meaningless.
         """
+
+    @abstractmethod
+    def accept_ratio(
+        self, tree: DraftTree, target_probs: Tensor, accept_coins: Tensor, draw_coins: Tensor
+    ) -> Accepted:
+        """The ratio test of chains of sampled drafts, tree.probs; as speculative.ratio.accept_ratio. The run
+        is not cut: `trim` it."""
 
     @abstractmethod
     def trim(
@@ -66,6 +74,11 @@ class TorchDraftOps(DraftOps):
     ) -> tuple[Accepted, Tensor, Tensor]:
         taken = accept(tree, target)
         return taken, *trim(taken.emitted, taken.n_accepted + 1, seq_lens, rows, columns)
+
+    def accept_ratio(
+        self, tree: DraftTree, target_probs: Tensor, accept_coins: Tensor, draw_coins: Tensor
+    ) -> Accepted:
+        return accept_ratio(tree, target_probs, accept_coins, draw_coins)
 
     def trim(
         self, emitted: Tensor, n_emitted: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns

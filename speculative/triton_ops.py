@@ -13,6 +13,7 @@ from itertools import groupby
 from torch import Tensor
 
 from engine.batch import DraftTree, LayerKV
+from kernels.accept_ratio import accept_ratio
 from kernels.accept_tree import Ends, accept_tree, trim_run
 from kernels.compact_kv import Buffers, compact_kv
 from kernels.tree_geometry import tree_geometry, tree_paths
@@ -47,6 +48,17 @@ class TritonDraftOps(DraftOps):
     ) -> tuple[Accepted, Tensor, Tensor]:
         walk = accept_tree(tree.tokens, tree.parent, target, _ends(seq_lens, rows, columns))
         return Accepted(walk.accept_index, walk.n_accepted, walk.emitted), walk.n_emitted, walk.finish
+
+    def accept_ratio(
+        self, tree: DraftTree, target_probs: Tensor, accept_coins: Tensor, draw_coins: Tensor
+    ) -> Accepted:
+        assert tree.probs is not None, (
+            "the ratio test needs the distributions that the drafts were drawn from"
+        )
+        index, accepted, emitted = accept_ratio(
+            tree.tokens, tree.parent, target_probs, tree.probs, accept_coins, draw_coins
+        )
+        return Accepted(index, accepted, emitted)
 
     def trim(
         self, emitted: Tensor, n_emitted: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns

@@ -13,6 +13,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from kernels.accept_ratio import _accept_ratio
 from kernels.accept_tree import _accept_tree, _trim_run
 from kernels.attention_decode import _merge
 from kernels.attention_tile import _attention_tile
@@ -29,13 +30,24 @@ INTEGERS = {
     "*i64": "rows positions slots window depth address",
 }
 INTEGER_POINTERS = {f"{name}_ptr": kind for kind, names in INTEGERS.items() for name in names.split()}
-FLOAT_POINTERS = {"sums_ptr", "stats_ptr", "part_ptr", "cos_ptr", "sin_ptr"}
+FLOAT_POINTERS = {
+    "sums_ptr",
+    "stats_ptr",
+    "part_ptr",
+    "cos_ptr",
+    "sin_ptr",
+    "target_probs_ptr",
+    "draft_probs_ptr",
+}
+COINS = {"coin_ptr", "draw_ptr"}
 FLOATS = {"scale", "eps"}
 
 
 def kind(name: str, dtype: str) -> str:
     if name in INTEGER_POINTERS:
         return INTEGER_POINTERS[name]
+    if name in COINS:
+        return "*fp64"
     if name.endswith("_ptr"):
         return "*fp32" if name in FLOAT_POINTERS else f"*{dtype}"
     return "fp32" if name in FLOATS else "i32"
@@ -80,6 +92,9 @@ def main(capability: int, dtype: str) -> None:
         compile_one(_trim_run, dtype, target, 1, **run)
         compile_one(_tree_geometry, dtype, target, 1, W=width, W_P=side, ROWS=1)
         compile_one(_tree_paths, dtype, target, 1, W=width, W_P=side, ROWS=1)
+        compile_one(
+            _accept_ratio, dtype, target, 8, V=49_152, W=width, W_P=side, BLOCK=4096, BLOCKS=12, BLOCKS_P=16
+        )
         compile_one(_compact_kv, dtype, target, 8, W=width, W_P=side, E=192, BLOCK=256)
 
 

@@ -8,68 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tree_cases import VOCAB, devices, random_ends, random_tree, tokens_of, widths
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is first imported
 
-from engine.batch import ABSENT, ROOT, DraftTree, Finish, LayerKV
+from engine.batch import DraftTree, Finish
 from speculative.ops import DraftOps, TorchDraftOps, draft_ops
 from speculative.tree import chain
-
-CUDA = torch.cuda.is_available()
-GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not CUDA, reason="no CUDA device")])
-CPU = pytest.param("cpu", marks=pytest.mark.skipif(CUDA, reason="Triton is compiled in this process"))
-devices = pytest.mark.parametrize("device", [CPU, GPU])
-widths = pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 8, 11, 16])
-STOPS = 3  # stop ids a row
-VOCAB = 4  # few tokens: siblings repeat each other, drafts get accepted
-
-
-def random_parents(width: int, rng: random.Random) -> list[int]:
-    """Chains, bushes and mixtures; absent nodes, and now and then a node below one."""
-    chained, absent = rng.random(), rng.choice([0.0, 0.2, 0.6])
-    parents = [ROOT]
-    for node in range(1, width):
-        parent = node - 1 if rng.random() < chained else rng.randrange(node)
-        parents.append(ABSENT if rng.random() < absent else parent)
-    return parents
-
-
-def random_tree(batch: int, width: int, device: str, seed: int) -> DraftTree:
-    rng = random.Random(seed)
-    parents = [random_parents(width, rng) for _ in range(batch)]
-    tokens = [[rng.randrange(VOCAB) for _ in range(width)] for _ in range(batch)]
-    to = {"dtype": torch.int32, "device": device}
-    return DraftTree(
-        torch.tensor(tokens, **to).view(batch, width), torch.tensor(parents, **to).view(batch, width)
-    )
-
-
-def tokens_of(batch: int, width: int, device: str, seed: int) -> torch.Tensor:
-    gen = torch.Generator().manual_seed(seed)
-    return torch.randint(0, VOCAB, (batch, width), generator=gen, dtype=torch.int32).to(device)
-
-
-def random_ends(
-    batch: int, width: int, device: str, seed: int
-) -> tuple[torch.Tensor, torch.Tensor, SimpleNamespace]:
-    """seq_lens, rows and columns: stop ids, least and largest length before, inside and after the run."""
-    rng = random.Random(seed)
-    table = batch + 3
-    rows = [0 if rng.random() < 0.1 else r for r in rng.sample(range(1, table), batch)]
-    lens = [rng.randrange(30) for _ in range(table)]
-    stops = [rng.sample(range(VOCAB), rng.randrange(STOPS)) for _ in range(table)]
-    least = [n + rng.randint(-2, width + 3) for n in lens]
-    most = [n + rng.randint(1, width + 4) for n in lens]
-    lens[0], stops[0], least[0], most[0] = 0, [], 0, 2**31 - 1
-    to = {"dtype": torch.int32, "device": device}
-    columns = SimpleNamespace(
-        stop_ids=torch.tensor([s + [-1] * (STOPS - len(s)) for s in stops], **to),
-        min_len=torch.tensor(least, **to),
-        max_len=torch.tensor(most, **to),
-    )
-    at = torch.tensor(rows, dtype=torch.int64, device=device)
-    return torch.tensor(lens, **to)[at], at, columns
 
 
 def same_walk(ops: DraftOps, tree: DraftTree, target: torch.Tensor, ends: tuple) -> tuple:
@@ -195,51 +141,6 @@ def test_trim_alone(device: str, width: int, batch: int) -> None:
     ):
         assert got.dtype == torch.int32
         assert torch.equal(got, expected)
-
-
-def layers_of(shapes: list[tuple[int, int]], slots: int, device: str, dtype: torch.dtype) -> list[LayerKV]:
-    gen = torch.Generator().manual_seed(3)
-
-    def side(heads: int, dim: int) -> torch.Tensor:
-        return torch.randn(slots, heads, dim, generator=gen).to(device, dtype)
-
-    return [LayerKV(i, side(*shape), side(*shape)) for i, shape in enumerate(shapes)]
-
-
-@devices
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("batch", "width"), [(0, 4), (1, 1), (1, 2), (5, 7), (3, 16)])
-@pytest.mark.parametrize("shapes", [[(3, 64)] * 3, [(1, 24), (1, 24), (2, 40)]], ids=["one", "two groups"])
-def test_l6_compaction(
-    device: str, dtype: torch.dtype, batch: int, width: int, shapes: list[tuple[int, int]]
-) -> None:
-    slots = torch.randperm(200)[: batch * width].view(batch, width).to(device)
-    tree = random_tree(batch, width, device, seed=batch)
-    ends = random_ends(batch, width, device, seed=1)
-    index = TorchDraftOps().accept_and_trim(tree, tree.tokens.roll(-1, 1), *ends)[0].accept_index
-    layers = [layers_of(shapes, 200, device, dtype) for _ in range(3)]
-    TorchDraftOps().compactor(layers[0])(slots, index)
-    draft_ops("triton").compactor(layers[1])(slots, index)
-    for expected, got, old in zip(*layers, strict=True):
-        for side in ("k", "v"):
-            before, after = getattr(old, side), getattr(got, side)
-            assert torch.equal(after, getattr(expected, side))
-            for b in range(batch):
-                for j, node in enumerate(index[b].tolist()):
-                    source = slots[b, node if node >= 0 else j]
-                    assert torch.equal(after[slots[b, j]], before[source])
-
-
-@devices
-def test_every_read_of_a_window_comes_before_its_writes(device: str) -> None:
-    """Rotated windows: each slot is a source and a target."""
-    slots = torch.randperm(64)[:32].view(2, 16).to(device)
-    index = torch.arange(16, dtype=torch.int32, device=device).roll(5).expand(2, 16)
-    layers = layers_of([(8, 128)] * 2, 64, device, torch.float32)
-    before = [layer.k.clone() for layer in layers]
-    draft_ops("triton").compactor(layers)(slots, index)
-    for layer, old in zip(layers, before, strict=True):
-        assert torch.equal(layer.k[slots], old[slots.roll(5, 1)])
 
 
 def test_the_fact_of_a_backend_names_its_operations() -> None:
