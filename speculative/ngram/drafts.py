@@ -7,6 +7,7 @@ Legend: B requests, K continuations, D tokens of each, W width (nodes).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -68,12 +69,17 @@ def tree_of(root: Tensor, found: Found, width: int) -> DraftTree:
 
     root: int32 [B]. A narrower tree therefore keeps the best chain. Missing tokens are absent nodes.
     """
-    batch, branches, depth = found.tokens.shape
-    drafts = found.tokens.view(batch, branches * depth)[:, : width - 1]
-    node = torch.arange(width - 1, dtype=torch.int32, device=root.device)
-    above = torch.where(node % depth == 0, 0, node)  # draft i is node i + 1, below node i
-    parent = torch.where(drafts >= 0, above, ABSENT)
+    drafts = found.tokens.flatten(1)[:, : width - 1]
+    above, absent = _shapes(width, found.tokens.shape[2], root.device)
+    parent = torch.where(drafts >= 0, above, absent)
     return DraftTree(
         torch.cat((root.unsqueeze(1), drafts.clamp_min(0)), dim=1),
-        torch.nn.functional.pad(parent, (1, 0), value=ROOT),
+        torch.cat((torch.full_like(root, ROOT).unsqueeze(1), parent), dim=1),
     )
+
+
+@cache
+def _shapes(width: int, depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """int32 [W - 1]: the parent of each draft, and ABSENT for each. Draft i is node i + 1."""
+    node = torch.arange(width - 1, dtype=torch.int32, device=device)
+    return torch.where(node % depth == 0, 0, node), torch.full_like(node, ABSENT)

@@ -1,6 +1,6 @@
 """Longest-suffix match over a request's own tokens in plain torch: the reference of kernels/ngram_match.py.
 
-Prompt lookup decoding (Saxena 2023), LLMA (Yang et al. 2023, sec. 3). Works on the device table; nothing is
+Prompt lookup decoding (Saxena 2023); LLMA (Yang et al. 2023, sec. 3). Works on the device table; nothing is
 read on the host, sizes come from the bounds.
 Legend: B requests, K continuations, L positions looked at, M tokens of context compared.
 """
@@ -8,7 +8,6 @@ Legend: B requests, K continuations, L positions looked at, M tokens of context 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -22,92 +21,97 @@ _WORD = 8  # comparisons that are read as one 64-bit integer
 @dataclass(frozen=True)
 class Matches:
     """length: int32 [B, K] tokens matched, 0 for none. end: int64 [B, K] position of the last of them, below
-    the last known position; 0 where there is none."""
+    the last known position; without a meaning where there is none."""
 
     length: Tensor
     end: Tensor
 
 
-class TorchHistory:
-    """The lookup in the request's own tokens."""
+class Continuations:
+    """Reads the tokens after a match. context: positions a row can hold."""
 
-    def __init__(self, options: MatchOptions, vocab_size: int) -> None:
+    def __init__(self, context: int, device: torch.device) -> None:
+        self._step = torch.arange(context, device=device)
+
+    def read(self, view: DraftView, matches: Matches, depth: int) -> Found:
+        """The `depth` tokens after each match. Where the known tokens end, the continuation goes on in
+        itself: a text that repeats with period p is continued with period p."""
+        end = matches.end.unsqueeze(2)
+        place = end + 1
+        if depth > 1:
+            period = view.seq_lens.device.view(-1, 1, 1) - end
+            place = place + self._step[:depth] % period.clamp_min(1)
+        tokens = view.tokens[view.rows.view(-1, 1, 1), place]
+        return Found(matches.length, torch.where(matches.length.unsqueeze(2) > 0, tokens, -1))
+
+
+class TorchHistory:
+    """The lookup in the request's own tokens: the longest match of min_match..max_match tokens that is not
+    the end itself; of several the last one, or the last with the most common next token. Each further
+    continuation is the best one that starts with another token."""
+
+    def __init__(self, options: MatchOptions, vocab_size: int, context: int, device: torch.device) -> None:
         self._options = options
         self._vocab = vocab_size
+        self._position = torch.arange(1, context + 1, dtype=torch.int32, device=device)
+        self._back = torch.arange(-(-options.max_match // _WORD) * _WORD, device=device)
+        self._steps = [
+            _thresholds(min(_WORD, options.max_match - first), device)
+            for first in range(0, options.max_match, _WORD)
+        ]
+        self._continuations = Continuations(context, device)
 
     def find(self, view: DraftView, branches: int, depth: int) -> Found:
-        return continued(view, match_suffix(view, self._options, branches, self._vocab), depth)
+        return self._continuations.read(view, self.match(view, branches), depth)
+
+    def match(self, view: DraftView, branches: int) -> Matches:
+        """Where the last known tokens of each request occur before."""
+        reach = max(1, view.seq_lens.max_bound)  # a match ends at 0 .. reach - 1
+        position = self._position[:reach]  # of the token after it
+        words, following = self._compared(view, reach)
+        open_ = position <= view.seq_lens.device.unsqueeze(1)
+        found = []
+        for branch in range(branches):
+            if branch:
+                open_ = open_ & (following != following.gather(1, found[-1][1]))
+            length, places = self._longest(words, open_)
+            if self._options.frequent:
+                places = _most_common(places, following, self._vocab)
+            after = (places * position).amax(1, keepdim=True)  # 0: no place
+            found.append((length, (after - 1).clamp_min(0).long()))
+        if branches == 1:
+            return Matches(*found[0])
+        return Matches(torch.cat([n for n, _ in found], 1), torch.cat([end for _, end in found], 1))
+
+    def _compared(self, view: DraftView, reach: int) -> tuple[list[Tensor], Tensor]:
+        """(words, following). words: int64 [B, L], the latest 8 tokens of context first: byte 7 - j of the
+        k-th is 1 where the token 8k + j before the match's end equals the one 8k + j before the last known,
+        so that more is a longer match. following: int32 [B, L] the token after each place."""
+        deep = self._back.numel()
+        before = view.tokens.new_full((view.rows.numel(), deep - 1), -1)  # equals no token
+        known = torch.cat((before, view.tokens[view.rows, : reach + 1]), dim=1)
+        last = known.gather(1, view.seq_lens.device.unsqueeze(1) + self._back)  # [B, M]
+        windows = known.unfold(1, deep, 1)[:, :reach]
+        equal = torch.empty(windows.shape, dtype=torch.bool, device=known.device)  # contiguous, or no words
+        torch.eq(windows, last.unsqueeze(1), out=equal)
+        words = equal.view(torch.int64).unbind(2)
+        return list(reversed(words)), known[:, deep:]
+
+    def _longest(self, words: list[Tensor], open_: Tensor) -> tuple[Tensor, Tensor]:
+        """(length int32 [B, 1], bool [B, L] the places that have it) among the open places; length 0, and
+        places without a meaning, below min_match."""
+        value = words[0] * open_
+        steps = self._steps[0]
+        length = run = (value.amax(1, keepdim=True) >= steps[1:]).sum(1, keepdim=True)
+        places = value >= steps[run]
+        for word, steps in zip(words[1:], self._steps[1:], strict=True):
+            value = word * places
+            run = (value.amax(1, keepdim=True) >= steps[1:]).sum(1, keepdim=True) * (run == _WORD)
+            places = places & (value >= steps[run])
+            length = length + run
+        return (length * (length >= self._options.min_match)).int(), places
 
 
-def continued(view: DraftView, matches: Matches, depth: int) -> Found:
-    """The `depth` tokens after each match. Where the known tokens end, the continuation goes on in itself: a
-    text that repeats with period p is continued with period p."""
-    end = matches.end.unsqueeze(2)
-    period = view.seq_lens.device.long().view(-1, 1, 1) - end
-    step = torch.arange(depth, device=end.device)
-    tokens = view.tokens[view.rows.view(-1, 1, 1), end + 1 + step % period.clamp_min(1)]
-    return Found(matches.length, torch.where(matches.length.unsqueeze(2) > 0, tokens, -1))
-
-
-def match_suffix(view: DraftView, options: MatchOptions, branches: int, vocab_size: int) -> Matches:
-    """Where the last known tokens of each request occur before: the longest match of min_match..max_match
-    tokens that is not the end itself; of several the last one, or the last with the most common next token.
-    Each further continuation is the best one that starts with another token.
-    """
-    lens = view.seq_lens.device.unsqueeze(1)
-    reach = max(1, view.seq_lens.max_bound)  # a match ends at 0 .. reach - 1
-    position = torch.arange(1, reach + 1, dtype=torch.int32, device=lens.device)  # of the token after it
-    words, following = _compared(view, reach, options.max_match)
-    open_ = position <= lens
-    found = []
-    for branch in range(branches):
-        length, places = _longest(words, open_, options)
-        if options.frequent:
-            places = _most_common(places, following, vocab_size)
-        after = (places * position).amax(1, keepdim=True).long()  # 0: no place
-        found.append((length, (after - 1).clamp_min(0)))
-        if branch + 1 < branches:
-            taken = torch.where(after > 0, following.gather(1, (after - 1).clamp_min(0)), -1)
-            open_ = open_ & (following != taken)
-    return Matches(torch.cat([n for n, _ in found], 1), torch.cat([end for _, end in found], 1))
-
-
-def _compared(view: DraftView, reach: int, max_match: int) -> tuple[list[Tensor], Tensor]:
-    """(words, following). words: int64 [B, L], the latest 8 tokens of context first: byte 7 - j of the k-th is
-    1 where the token 8k + j before the match's end equals the one 8k + j before the last known, so that more
-    is a longer match. following: int32 [B, L] the token after each place."""
-    deep = -(-max_match // _WORD) * _WORD
-    batch, front = view.rows.numel(), deep - 1
-    known = view.tokens.new_full((batch, front + reach + 1), -1)  # -1: before the first token
-    known[:, front:] = view.tokens[view.rows, : reach + 1]
-    back = torch.arange(deep, device=known.device)
-    last = known.gather(1, view.seq_lens.device.long().unsqueeze(1) + back)  # [B, M]
-    windows = known.unfold(1, deep, 1)[:, :reach]
-    words = []
-    for k in range(deep, 0, -_WORD):
-        equal = windows[:, :, k - _WORD : k] == last[:, k - _WORD : k].unsqueeze(1)
-        words.append(equal.contiguous().view(torch.int64).squeeze(2))
-    return words, known[:, front + 1 :]
-
-
-def _longest(words: list[Tensor], open_: Tensor, options: MatchOptions) -> tuple[Tensor, Tensor]:
-    """(length int32 [B, 1], bool [B, L] the places that have it) among the open places, length 0 and no place
-    below min_match."""
-    length = torch.zeros(open_.shape[0], 1, dtype=torch.int64, device=open_.device)
-    places, on = open_, None
-    for k, word in enumerate(words):
-        steps = _thresholds(min(_WORD, options.max_match - _WORD * k), word.device)
-        value = word * places
-        run = (value.amax(1, keepdim=True) >= steps[1:]).sum(1, keepdim=True)
-        run = run if on is None else run * on
-        places = value >= steps[run] if k == 0 else places & (value >= steps[run])
-        length = length + run
-        on = run == _WORD if on is None else on & (run == _WORD)
-    enough = length >= options.min_match
-    return (length * enough).int(), places & enough
-
-
-@cache
 def _thresholds(count: int, device: torch.device) -> Tensor:
     """int64 [count + 1]: the least word with the latest k tokens equal."""
     words = [int.from_bytes(bytes(_WORD - k) + b"\x01" * k, "little") for k in range(count + 1)]

@@ -18,4 +18,4 @@ if TYPE_CHECKING:
 def make_lookup(config: Ngram.Config, host: DraftHost) -> Lookup:
     """The lookup in a request's own tokens, and after it the corpus where there is one."""
     options = MatchOptions(config.min_match, config.max_match, config.continuation == "frequent")
-    return TorchHistory(options, host.vocab_size)
+    return TorchHistory(options, host.vocab_size, host.context, host.device)

@@ -17,6 +17,10 @@ from speculative.ngram.history import TorchHistory
 VOCAB = 50
 
 
+def history(options: MatchOptions) -> TorchHistory:
+    return TorchHistory(options, VOCAB, 200, torch.device("cpu"))
+
+
 def view_of(texts: Sequence[Sequence[int]], slack: int = 0, width: int = 1) -> DraftView:
     """Rows 1.. hold the texts; an empty text stands for padding row 0. slack: how far bounds lie above."""
     longest = max([len(t) for t in texts], default=1)
@@ -96,7 +100,7 @@ def texts_of(seed: int, count: int, longest: int, letters: int) -> list[list[int
 @pytest.mark.parametrize("lengths", [(1, 1), (1, 3), (2, 8), (3, 9), (1, 16), (2, 20), (8, 8)])
 def test_equals_the_definition(lengths, frequent):
     options = MatchOptions(*lengths, frequent)
-    lookup = TorchHistory(options, VOCAB)
+    lookup = history(options)
     for seed, (longest, letters) in enumerate([(3, 2), (12, 2), (40, 3), (90, 6), (70, 40)]):
         for branches, depth in ((1, 1), (1, 7), (3, 4)):
             check(lookup, texts_of(seed, 7, longest, letters), options, branches, depth, slack=seed * 5)
@@ -104,7 +108,7 @@ def test_equals_the_definition(lengths, frequent):
 
 def test_corners():
     options = MatchOptions(2, 8)
-    lookup = TorchHistory(options, VOCAB)
+    lookup = history(options)
     texts = [
         [],  # the padding row
         [5],
@@ -120,18 +124,18 @@ def test_corners():
 
 
 def test_zero_requests():
-    found = TorchHistory(MatchOptions(2, 8), VOCAB).find(view_of([]), 2, 3)
+    found = history(MatchOptions(2, 8)).find(view_of([]), 2, 3)
     assert found.length.shape == (0, 2)
     assert found.tokens.shape == (0, 2, 3)
 
 
 def test_a_loop_is_continued_with_its_period():
-    found = TorchHistory(MatchOptions(2, 8), VOCAB).find(view_of([[1, 2, 3, 1, 2, 3]]), 1, 8)
+    found = history(MatchOptions(2, 8)).find(view_of([[1, 2, 3, 1, 2, 3]]), 1, 8)
     assert found.tokens.tolist() == [[[1, 2, 3, 1, 2, 3, 1, 2]]]
 
 
 def test_most_common_continuation():
     text = [1, 2, 9, 1, 2, 9, 0, 1, 2, 5, 0, 1, 2]
     view = view_of([text])
-    assert TorchHistory(MatchOptions(2, 2), VOCAB).find(view, 1, 1).tokens.item() == 5
-    assert TorchHistory(MatchOptions(2, 2, True), VOCAB).find(view, 1, 1).tokens.item() == 9
+    assert history(MatchOptions(2, 2)).find(view, 1, 1).tokens.item() == 5
+    assert history(MatchOptions(2, 2, True)).find(view, 1, 1).tokens.item() == 9
