@@ -49,10 +49,8 @@ def _tree_paths(
     at = tl.where(inside, node[None, :], -1)
     path = tl.full((ROWS, W_P, W_P), -1, tl.int32)
     for _ in range(W - 1):
-        below_root = (at >= 0) & (depth > 0)
-        token = tl.load(tokens_ptr + request[:, None] * tokens_row + at, mask=below_root, other=-1)
-        here = below_root[:, :, None] & (depth[:, :, None] - 1 == node[None, None, :])
-        path = tl.where(here, token[:, :, None], path)
+        token = tl.load(tokens_ptr + request[:, None] * tokens_row + at, mask=at >= 0, other=-1)
+        path = tl.where(depth[:, :, None] - 1 == node[None, None, :], token[:, :, None], path)
         at = tl.load(parent_ptr + request[:, None] * parent_row + at, mask=at >= 0, other=-1)
         depth -= 1
     square = inside[:, :, None] & (node < W - 1)[None, None, :]

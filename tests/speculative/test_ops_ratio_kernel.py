@@ -43,6 +43,8 @@ EDGES = {
     "an empty residual draws from p": ([0.0, 1.0, 0.0], [0.0, 1.0, 0.0], 0, 0.5, 0.9, [1]),
     "one-hot p, right draft": ([0.0, 0.0, 1.0], [0.3, 0.3, 0.4], 2, 0.999, 0.5, [2, 1]),
     "one-hot p, wrong draft": ([0.0, 0.0, 1.0], [0.3, 0.3, 0.4], 1, 1e-12, 0.001, [2]),
+    "a coin on an edge points behind it": ([0.5, 0.0, 0.5], [0.0, 1.0, 0.0], 1, 0.5, 0.5, [2]),
+    "a coin past the last edge": ([0.25, 0.75, 0.0], [0.0, 0.0, 1.0], 2, 0.5, 1.0, [1]),
     "the lowest coin takes no token of weight zero": ([0.0, 0.6, 0.4], [0.0, 0.0, 1.0], 2, 0.9, 1e-16, [1]),
 }
 
