@@ -128,7 +128,8 @@ def _flattened(config: Mapping[str, Any]) -> Mapping[str, Any]:
     nested = config.get("transformer_layer_config")
     if not isinstance(nested, Mapping):
         return config
-    return {"norm_before_residual": True, **nested, **config, "architectures": None}
+    said = {key: value for key, value in config.items() if value is not None}
+    return {"norm_before_residual": True, **nested, **said, "architectures": None}
 
 
 def _optional(reader: ConfigReader, key: str) -> int | None:

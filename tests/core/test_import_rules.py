@@ -10,10 +10,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ORDER = ("kernels", "backends", "speculative", "engine")
 LEAVES = {"engine.batch", "engine.build", "engine.typed", "engine.errors", "engine.lazy"}
-# What a draft model shares with a target: shapes, RoPE, linear maps. Leaves too: they import nothing above.
+# What a draft model shares with a target: shapes, RoPE, linear maps, checkpoints. Leaves too.
 LEAVES |= {
-    f"engine.models.{n}" for n in ("shape", "scaling", "rope", "linear", "weights", "names", "quantize")
-}
+    f"engine.models.{n}"
+    for n in ("shape", "scaling", "rope", "linear", "weights", "names", "quantize", "hf_config", "checkpoint")
+} | {"engine.models.safetensors_reader"}
 # Concrete parts live here; engine may name the contracts and the algorithm-free helpers only.
 ENGINE_MAY = {"backends.base"} | {f"speculative.{n}" for n in ("base", "accept", "tree", "width", "ops")}
 
