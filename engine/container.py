@@ -7,7 +7,7 @@ Owns construction and lifetime. Names no backend, model or algorithm: those come
 from __future__ import annotations
 
 from dependency_injector import containers
-from dependency_injector.providers import Callable, Configuration, List, Object, Singleton
+from dependency_injector.providers import Callable, Configuration, Dict, List, Object, Singleton
 
 from engine import draft_factories as drafting
 from engine import factories as make
@@ -66,6 +66,16 @@ class EngineContainer(containers.DeclarativeContainer):
     futures = Singleton(make.futures, queue, metrics, needs_lens, config.overlap)
     executor = Singleton(Executor, table, uploader, step, futures)
 
-    widths = Singleton(drafting.width_policy, speculator)
+    scratch = Singleton(drafting.scratch_steps, table, step, pool, draft_pool, queue, needs_lens)
+    circumstances = Dict(
+        model=config.model,
+        files=loaded.provided.files,
+        dtype=dtype,
+        spec=config.spec,
+        attention=config.attention,
+        pages=sizes.provided.page_size,
+    )
+    costs = Singleton(drafting.step_costs, config.step_costs, plan, scratch, circumstances, device, progress)
+    widths = Singleton(drafting.width_policy, speculator, costs)
     scheduler = Singleton(make.scheduler, policy, cache, sizes, plan, widths, loaded, metrics)
     loop = Singleton(make.part, config.overlap, "overlap", List(scheduler, executor))

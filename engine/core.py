@@ -50,6 +50,7 @@ class EngineCore:
         self.device = str(container.device())
         self.dtype: str = container.dtype()
         self.max_context: int = container.sizes().context  # longest prompt and answer together
+        self.step_costs = container.costs()  # None where nobody asked for them
         self._loop = container.loop()
         self._scheduler = container.scheduler()
         self.metrics = container.metrics()

@@ -11,11 +11,18 @@ import torch
 
 from backends.base import AttentionBackend
 from engine.build import parts_of, target_class
+from engine.calibrate import ScratchSteps, measure
+from engine.device_queue import DeviceQueue
 from engine.factories import Node, Sizes, attention_for, typed
 from engine.facts import DRAFT_NODE, DRAFT_SLOTS
 from engine.kv_pool import KVPool
 from engine.metrics import EngineMetrics
 from engine.models.base import CausalLM, LoadedModel
+from engine.models.source import Progress
+from engine.provenance import device_facts
+from engine.step import Step
+from engine.step_costs import costs_from
+from engine.table import RequestTable
 from engine.text.tokenizer import Tokenizer
 from speculative.base import DraftHost, DraftModel, DraftTarget, SpecPlan, Speculator
 from speculative.width import StepCosts, WidthPolicy
@@ -96,6 +103,47 @@ def draft_host(
         draft_extend=drafts[1],
         count=metrics.count,
     )
+
+
+def step_costs(
+    choice: str,
+    plan: SpecPlan,
+    scratch: ScratchSteps,
+    circumstances: Node,
+    on: torch.device,
+    progress: Progress,
+) -> StepCosts | None:
+    """What steps cost, if the algorithm's width policy asks. circumstances: what the figures depend on,
+    besides the machine."""
+    if not plan.measures:
+        return None
+    key = {**circumstances, **device_facts(str(on)), "threads": torch.get_num_threads()}
+    key["torch"] = torch.__version__
+
+    def measured() -> StepCosts:
+        with scratch.untouched():
+            return measure(
+                scratch.seconds,
+                plan.measures,
+                scratch.max_batch,
+                resumes=plan.draft_extend,
+                progress=progress,
+            )
+
+    return costs_from(choice, key, plan.measures, measured)
+
+
+def scratch_steps(
+    table: RequestTable,
+    step: Step,
+    pool: KVPool,
+    draft: KVPool | None,
+    queue: DeviceQueue,
+    needs_lens: tuple[bool, tuple[str, ...]],
+) -> ScratchSteps:
+    """Steps before the first request, to be timed."""
+    pools = [pool] if draft is None else [pool, draft]
+    return ScratchSteps(table, step, pools, queue, needs_lens[0])
 
 
 def width_policy(speculator: Speculator, costs: StepCosts | None = None) -> WidthPolicy:

@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _ours(key: str) -> bool:
     """Settings that a replay itself changes."""
-    return key == "seed" or key.partition(".")[0] in ("workload", "prompt")
+    return key in ("seed", "step_costs") or key.partition(".")[0] in ("workload", "prompt")
 
 
 def _at(tree: Mapping[str, Any], dotted: str) -> Any:

@@ -19,6 +19,7 @@ from engine.conf_tree import conf_tree
 from engine.errors import UserError
 from engine.overrides import parse
 from engine.runs import WORKLOAD, read_run
+from engine.step_costs import STEP_COSTS
 from engine.workloads.single import STDIN
 
 FILE_WORKLOAD = "engine.workloads.file.FileWorkload"
@@ -44,7 +45,7 @@ def recompose(saved: Snapshot, extra: Sequence[str]) -> Resolved:
     """The saved run's config with `extra` overrides on top, checked by today's schema and rules.
 
     Values that no extra override changes are the saved ones; the seed is the one the run used; the prompts
-    are those that the folder holds.
+    and the step costs are those that the folder holds.
     """
     before = compose(saved.overrides)
     after = compose(_joined(saved.overrides, extra))
@@ -56,6 +57,8 @@ def recompose(saved: Snapshot, extra: Sequence[str]) -> Resolved:
         config["model"] = _absolute_path(config["model"], str(saved.facts.get("cwd", os.curdir)))
     if not any(key.partition(".")[0] in ("prompt", "workload") for key in changed):
         config = _with_saved_prompts(config, saved.path / WORKLOAD)
+    if "step_costs" not in changed and (saved.path / STEP_COSTS).is_file():
+        config["step_costs"] = str(saved.path / STEP_COSTS)
     resolved = replace(after, cfg=config)
     _check(resolved)
     return resolved

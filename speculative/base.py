@@ -34,8 +34,7 @@ class SpecPlan:
     and that follow the accepted tokens. successor_keys: whether its KV at i depends on token i + 1 (prefix
     cache keys). scratch: KV slots a table row in its pool, outside the pages. simulated: accept length to
     force. depth: drafts on the longest path, None: all of them (a chain). measures: widths whose step cost
-    its width policy wants measured, none: it asks for no costs. costs: "cached", "measure", or a file of
-    them.
+    its width policy wants measured, none: it asks for no costs.
     """
 
     width: int = 1
@@ -48,7 +47,6 @@ class SpecPlan:
     simulated: float | None = None
     depth: int | None = None
     measures: tuple[int, ...] = ()
-    costs: str = "cached"
 
     @property
     def longest_run(self) -> int:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from engine.request import Delta, RequestOutput
     from engine.runs import RunFolder
     from engine.text.tokenizer import Tokenizer
+    from speculative.width import StepCosts
 
 EXIT_OK = 0
 EXIT_DIFFERENT = 1  # verify and replay: the outputs are not the same
@@ -39,6 +40,7 @@ class TextEngine(Protocol):
     max_context: int  # tokens that a prompt and its answer may have together
     model_files: Mapping[str, str]
     metrics: EngineMetrics
+    step_costs: StepCosts | None  # that its widths were chosen by; None: nobody asked for them
 
     def add(self, prompt: Prompt, params: SamplingParams | None = None, *, listener: bool = False) -> str:
         """Queue a request; its id. listener: news at every step, not only at the end. UserError for a prompt

@@ -13,7 +13,8 @@ from typing import Any
 from engine.build import choice, number
 from engine.metrics import difference, rates
 from engine.provenance import device_facts
-from engine.runs import WORKLOAD
+from engine.runs import WORKLOAD, write_json
+from engine.step_costs import STEP_COSTS, as_document
 from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, Outcome, Task, TaskContext, TextEngine
 from engine.tasks.conversations import Conversations, LiveText
 from engine.tasks.drive import Answer, Job
@@ -80,7 +81,9 @@ class Generate(Task):
 
 
 def record_engine(context: TaskContext, engine: TextEngine) -> None:
-    """Provenance that is known only now: the seed in use, the device and the weight files."""
+    """Provenance that is known only now: the seed in use, the device, the weight files, the step costs."""
+    if engine.step_costs is not None:
+        write_json(context.folder().path / STEP_COSTS, as_document(engine.step_costs))
     context.folder().record(
         seed=engine.seed,
         dtype=engine.dtype,

@@ -52,6 +52,7 @@ class FakeEngine:
         self.device, self.dtype, self.seed, self.max_context = "cpu", "float32", seed, max_context
         self.model_files: Mapping[str, str] = {"weights": "abc"}
         self.metrics = EngineMetrics()
+        self.step_costs = None
         self.script, self.width = script, width
         self.steps = 0
         self.closed = False

@@ -1,0 +1,152 @@
+"""Measures what a decode step costs, by batch size and width: real steps on rows that nobody uses yet.
+
+Knows how to run a step and to put everything back; not who asks, nor where the table is kept.
+Legend: b requests, w width.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from engine.batch import Mode, ScheduledStep
+from engine.device_queue import DeviceQueue, Published
+from engine.kv_pool import KVPool
+from engine.models.source import Progress
+from engine.step import Step
+from engine.table import RequestTable
+from engine.upload import BatchRows, StepInputs
+from speculative.width import StepCosts
+
+LIMIT_SECONDS = 1.5  # for all of it; the smallest batch is measured whatever it takes
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+ROUNDS = 5  # each figure is their median
+LENGTH = 128  # tokens that the rows pretend to hold
+BURST = 4  # steps launched at once on a GPU, where launching overlaps computing
+
+Timer = Callable[[int, int, bool], float]  # (batch, width, resume) -> seconds of a step
+
+
+class ScratchSteps:
+    """Decode steps of rows 1..b before any request has come. Their pages are page 0, the padding page.
+
+    `untouched` puts back what they wrote: rows of the table, relayed values, page 0, and drafts' scratch,
+    each of which holds one value throughout while the engine is new.
+    """
+
+    def __init__(
+        self, table: RequestTable, step: Step, pools: Sequence[KVPool], queue: DeviceQueue, mirrored: bool
+    ) -> None:
+        """mirrored: whether some part reads exact lengths on the host."""
+        self._table = table
+        self._step = step
+        self._pools = pools
+        self._queue = queue
+        self._mirrored = mirrored
+        self._burst = BURST if table.tokens.is_cuda else 1
+
+    @property
+    def max_batch(self) -> int:
+        return self._table.size.rows - 1
+
+    def seconds(self, batch: int, width: int, resume: bool) -> float:
+        """Wall time of one step, what the drafter learns from it included."""
+        step, inputs = self._step_of(batch, width, resume)
+        self._queue.synchronize()
+        start = time.perf_counter()
+        tickets = [self._queue.submit(lambda: self._work(step, inputs)) for _ in range(self._burst)]
+        tickets[-1].result()
+        self._queue.synchronize()
+        return (time.perf_counter() - start) / self._burst
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        """Whatever steps run inside leave no trace."""
+        written = [tensor for tensor in self._written() if tensor.numel()]
+        before = [tensor.flatten()[:1].item() for tensor in written]
+        try:
+            yield
+        finally:
+            self._queue.synchronize()
+            with torch.inference_mode():
+                for tensor, value in zip(written, before, strict=True):
+                    tensor.fill_(value)
+
+    def _step_of(self, batch: int, width: int, resume: bool) -> tuple[ScheduledStep, StepInputs]:
+        rows = tuple(range(1, batch + 1))
+        length = min(LENGTH, self._table.size.context // 2)
+        each = (length,) * batch
+        step = ScheduledStep(
+            0, Mode.VERIFY, rows, each, (width,) * batch, (True,) * batch, width=width, resume=resume
+        )
+        device = self._table.tokens.device
+        starts = torch.arange(0, batch * width + 1, width, dtype=torch.int32, device=device)
+        return step, StepInputs(BatchRows(torch.tensor(rows, device=device), starts), None, None)
+
+    def _work(self, step: ScheduledStep, inputs: StepInputs) -> Published:
+        self._table.seq_lens[1 : len(step.rows) + 1] = step.bounds[0]
+        out = self._step.run(step, inputs, step.bounds if self._mirrored else None)
+        return Published((out.packed,), out.observe)
+
+    def _written(self) -> Iterator[Tensor]:
+        table = self._table
+        yield from (table.tokens, table.seq_lens, *table.relay.values())
+        for pool in self._pools:
+            for layer in pool.layers:
+                for side in (layer.k, layer.v):
+                    yield side[: table.size.page_size]
+                    yield side[pool.first_scratch :]
+
+
+def measure(
+    timer: Timer,
+    widths: Sequence[int],
+    max_batch: int,
+    *,
+    resumes: bool,
+    progress: Progress,
+    limit: float = LIMIT_SECONDS,
+    clock: Callable[[], float] = time.perf_counter,
+) -> StepCosts:
+    """The table: every width at as many batch sizes as the time allows, from small ones up.
+
+    resumes: whether coming back from a pause costs anything.
+    """
+    batches = [batch for batch in BATCHES if batch <= max_batch]
+    kinds = [(width, False) for width in sorted({1, *widths})]
+    kinds += [(kinds[1][0], True)] if resumes and len(kinds) > 1 else []
+    start, last, seconds, resume = clock(), 0.0, {}, {}
+    for done, batch in enumerate(batches):
+        begin = clock()
+        left = limit - (begin - start)
+        if done and 1.5 * last > left:  # the next size takes longer than this one did
+            break
+        progress("measuring step costs", done, len(batches))
+        figures = _rounds(timer, batch, kinds, left, clock)
+        last = clock() - begin
+        seconds.update({(batch, width): figure for (width, back), figure in figures.items() if not back})
+        if resumes and len(kinds) > 1:
+            resume[batch] = max(0.0, figures[kinds[-1]] - figures[kinds[1]])
+    progress("measuring step costs", len(batches), len(batches))
+    return StepCosts(seconds, resume)
+
+
+def _rounds(
+    timer: Timer, batch: int, kinds: Sequence[tuple[int, bool]], left: float, clock: Callable[[], float]
+) -> dict[tuple[int, bool], float]:
+    """Medians for one batch size. The kinds take turns, so that a machine that slows down slows them all."""
+    start = clock()
+    for width, back in kinds:  # warm-up: compiles, fills caches
+        timer(batch, width, back)
+    times: dict[tuple[int, bool], list[float]] = {kind: [] for kind in kinds}
+    for number in range(ROUNDS):
+        if number and clock() - start > left / 2:
+            break
+        for width, back in kinds:
+            times[width, back].append(timer(batch, width, back))
+    return {kind: statistics.median(own) for kind, own in times.items()}
