@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from engine.batch import DraftTree
 from engine.build import choice, number
+from engine.errors import UserError
 from engine.lazy import lazy_import
 from speculative.base import (
     DraftHost,
@@ -18,10 +19,11 @@ from speculative.base import (
     Observed,
     PrefillSeen,
     RelayField,
-    Speculator,
     SpecPlan,
+    Speculator,
 )
 from speculative.ngram.backoff import NgramWidth, widths_up_to
+from speculative.ngram.reading import corpus_problems
 from speculative.ngram.signal import MOST, STREAK_SHIFT
 from speculative.width import FixedWidth, StepCosts, WidthPolicy
 
@@ -39,8 +41,7 @@ MAX_TREE = 64  # nodes; attention may take fewer, which the rules tell
 
 
 class Ngram(Speculator):
-    """Prompt lookup decoding (Saxena 2023; LLMA, Yang et al. 2023), with a corpus as in REST (He et al.
-    2023).
+    """Prompt lookup decoding (Saxena 2023; LLMA, Yang et al. 2023); a corpus as in REST (He et al. 2023).
 
     Even a step without drafts looks up what it would have drafted first and compares it with what came: that
     is how the width policy knows, for next to nothing, when drafting pays again.
@@ -62,9 +63,16 @@ class Ngram(Speculator):
         continuation: str = choice("recent", ("recent", "frequent"))
         adaptive: bool = True
         corpus: str | tuple[str, ...] | None = None
-        corpus_limit: int = number(4_000_000, ge=2, le=100_000_000)
+        corpus_limit: int = number(4_000_000, ge=1, le=100_000_000)
+
+        def corpus_paths(self) -> tuple[str, ...]:
+            """The corpus' files, none without one."""
+            return (self.corpus,) if isinstance(self.corpus, str) else self.corpus or ()
 
     def __init__(self, config: Config, host: DraftHost) -> None:
+        problems = self.check(config)
+        if problems:
+            raise UserError("\n".join(problems))
         super().__init__(config, host)
         self._config = config
         self._lookup = lookups.make_lookup(config, host)
@@ -82,19 +90,25 @@ class Ngram(Speculator):
     @classmethod
     def check(cls, config: Config) -> list[str]:
         """Values that do not fit each other, one sentence each."""
+        least, most, nodes = config.min_match, config.max_match, 1 + config.drafts * config.branches
         problems = []
-        if config.min_match > config.max_match:
+        if least > most:
             problems.append(
-                f"spec.min_match={config.min_match} is more than spec.max_match={config.max_match}, so nothing "
-                f"could ever match; use spec.max_match={config.min_match} or more"
+                f"spec.min_match={least} is more than spec.max_match={most}, so nothing could ever match; "
+                f"use spec.max_match={least} or more"
             )
-        nodes = 1 + config.drafts * config.branches
         if nodes > MAX_TREE:
             problems.append(
-                f"spec.branches={config.branches} of spec.drafts={config.drafts} tokens make a step of {nodes} "
-                f"tokens, more than {MAX_TREE}; use spec.drafts={(MAX_TREE - 1) // config.branches} or fewer"
+                f"spec.branches={config.branches} of spec.drafts={config.drafts} tokens make a step of "
+                f"{nodes} tokens, more than {MAX_TREE}; "
+                f"use spec.drafts={(MAX_TREE - 1) // config.branches} or fewer"
             )
-        return problems
+        if config.corpus is not None and config.corpus_limit <= most:
+            problems.append(
+                f"spec.corpus_limit={config.corpus_limit} holds no context of spec.max_match={most} tokens "
+                f"and its continuation; use spec.corpus_limit={most + config.drafts} or more"
+            )
+        return problems + ([] if config.corpus is None else corpus_problems(config.corpus_paths()))
 
     def relay_layout(self) -> tuple[RelayField, ...]:
         return RelayField(FIRST, (), "int32"), RelayField(STREAK, (), "int32")

@@ -47,7 +47,7 @@ class Lookup(Protocol):
 
 
 def merge(first: Found, second: Found) -> Found:
-    """The K best of both by match length; `first` wins ties, and of two with one first token the better stays."""
+    """The K best of both by match length. `first` wins ties; of two with one first token the better stays."""
     kept = first.length.shape[1]
     length = torch.cat((first.length, second.length), dim=1)
     tokens = torch.cat((first.tokens, second.tokens), dim=1)
@@ -65,7 +65,7 @@ def merge(first: Found, second: Found) -> Found:
 
 
 def tree_of(root: Tensor, found: Found, width: int) -> DraftTree:
-    """The tree of `width` nodes: the best continuation first and whole, then the next as far as there is room.
+    """The tree of `width` nodes: the best continuation first and whole, then the next as far as it fits.
 
     root: int32 [B]. A narrower tree therefore keeps the best chain. Missing tokens are absent nodes.
     """

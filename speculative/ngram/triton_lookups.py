@@ -1,0 +1,60 @@
+"""The lookups as Triton kernels. Imports the kernels, so import it only once the way to run Triton is settled
+(backends.triton). Same results as the torch ones, integer for integer.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from kernels.ngram_corpus import ngram_corpus
+from kernels.ngram_match import ngram_match
+from speculative.base import DraftView
+from speculative.ngram.corpus_search import NEIGHBOURS, DeviceCorpus, choose
+from speculative.ngram.drafts import Found, MatchOptions
+
+
+class TritonHistory:
+    """`TorchHistory` in two launches a continuation."""
+
+    def __init__(self, options: MatchOptions, vocab_size: int) -> None:
+        self._options = options
+        self._votes = vocab_size if options.frequent else None
+
+    def find(self, view: DraftView, branches: int, depth: int) -> Found:
+        length, tokens = ngram_match(
+            view.tokens,
+            view.rows,
+            view.seq_lens.device,
+            max(1, view.seq_lens.max_bound),
+            min_match=self._options.min_match,
+            max_match=self._options.max_match,
+            branches=branches,
+            depth=depth,
+            vocab_size=self._votes,
+        )
+        return Found(length, tokens)
+
+
+class TritonCorpus:
+    """`TorchCorpus` with its search in one launch."""
+
+    def __init__(self, corpus: DeviceCorpus, options: MatchOptions) -> None:
+        self._corpus = corpus
+        self._options = options
+
+    def find(self, view: DraftView, branches: int, depth: int) -> Found:
+        length, end = self.neighbours(view)
+        return choose(self._corpus.tokens, length, end, branches, depth)
+
+    def neighbours(self, view: DraftView) -> tuple[Tensor, Tensor]:
+        """As TorchCorpus.neighbours."""
+        return ngram_corpus(
+            view.tokens,
+            view.rows,
+            view.seq_lens.device,
+            self._corpus.tokens,
+            self._corpus.order,
+            min_match=self._options.min_match,
+            max_match=self._options.max_match,
+            neighbours=NEIGHBOURS,
+        )
