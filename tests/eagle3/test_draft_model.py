@@ -68,6 +68,11 @@ def without_aux() -> tuple[dict[str, Any], dict[str, Tensor]]:
     return config, tensors
 
 
+def one_state_through_fc() -> tuple[dict[str, Any], dict[str, Tensor]]:
+    config, tensors = without_aux()
+    return config, tensors | {"fc.weight": matrix("fc", HIDDEN, HIDDEN)}
+
+
 def own_embedding() -> tuple[dict[str, Any], dict[str, Tensor]]:
     config, tensors = variant()
     return config, tensors | {"embed_tokens.weight": matrix("own", VOCAB, HIDDEN)}
@@ -90,6 +95,7 @@ VARIANTS = {
     "norm-before-fc": norm_all,
     "biases": biased,
     "no-aux": without_aux,
+    "no-aux-fc": one_state_through_fc,
     "own-embedding": own_embedding,
     "tied": tied,
 }
@@ -151,7 +157,7 @@ def test_teacher_forced_logits_equal_the_reference_at_each_position(
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_equals_the_reference(name: str, tmp_path: Path) -> None:
     run = Run(tmp_path, VARIANTS[name]())
-    assert run.draft.aux_layers == (() if name == "no-aux" else USUAL)
+    assert run.draft.aux_layers == (() if name.startswith("no-aux") else USUAL)
     paged = run.paged(TorchSDPA, 16)
     found = paged.step(run.ids, [run.draft.fuse(x) for x in run.states])
     for out, ids, states in zip(found, run.ids, run.states, strict=True):
@@ -189,6 +195,18 @@ def test_draft_kv_does_not_depend_on_the_chunks(page_size: int, tmp_path: Path) 
         close(chunked.kv[0].k[slots], whole.kv[0].k[slots])
         close(chunked.kv[0].v[slots], whole.kv[0].v[slots])
         close(whole.kv[0].k[slots], run.reference.keys(ids, run.reference.fuse(states)))
+
+
+def test_store_writes_the_kv_of_forward_and_needs_no_attention(tmp_path: Path) -> None:
+    run = Run(tmp_path, variant())
+    full, stored = run.paged(TorchSDPA, 16), run.paged(TorchSDPA, 16)
+    hidden = [run.draft.fuse(x) for x in run.states]
+    batch = stored.batch(run.ids, False)
+    full.step(run.ids, hidden)
+    run.draft.store(batch, torch.cat(hidden), stored.attention, stored.kv)
+    assert full.kv[0].k.abs().sum() > 0
+    assert torch.equal(stored.kv[0].k, full.kv[0].k)
+    assert torch.equal(stored.kv[0].v, full.kv[0].v)
 
 
 def test_top_is_the_head_in_target_ids(tmp_path: Path) -> None:
