@@ -1,0 +1,88 @@
+"""`task=train_eagle3`: text from the engine itself, a draft trained on it, measured and written.
+
+Importable without torch. Knows the order of these; the trainer is a part that the yaml names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.build import choice, make_config, number, target_class
+from engine.errors import UserError
+from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, Outcome, Task, TaskContext
+from engine.tasks.generate import record_engine
+from engine.tasks.interrupts import StopFlag
+from engine.tasks.training_files import check_apart, read_prompts
+from engine.tasks.training_run import TrainingRun
+from engine.tasks.training_world import TrainingWorld
+
+
+class TrainEagle3(Task):
+    """Prompts from files and from the model itself, greedy answers, training, measurement, export."""
+
+    @dataclass(frozen=True)
+    class Config(Task.Config):
+        """prompts: files to train on, of each the first prompt_limit. self_prompts: user turns that the model
+        makes up; documents: texts that it writes and is then asked about. *_tokens: the longest of each.
+        generate_minutes: after which answers are cut short. text: text.npz of an earlier run instead of all
+        these. resume: the folder of a run that stopped. output: where the draft goes, null: the run folder.
+        evaluate: files that the draft is measured on, each the first evaluate_limit prompts.
+        """
+
+        format: str = choice("text", ("text", "json"))
+        prompts: tuple[str, ...] = ()
+        prompt_limit: int | None = number(None, ge=1)
+        self_prompts: int = number(2048, ge=0)
+        documents: int = number(256, ge=0)
+        temperature: float = number(1.0, gt=0, le=10)
+        prompt_tokens: int = number(192, ge=1)
+        document_tokens: int = number(512, ge=1)
+        answer_tokens: int = number(320, ge=2)
+        generate_minutes: float | None = number(None, gt=0)
+        text: str | None = None
+        resume: str | None = None
+        output: str | None = None
+        evaluate: tuple[str, ...] = ()
+        evaluate_limit: int = number(80, ge=1)
+        evaluate_tokens: int = number(256, ge=2)
+        target_name: str | None = None
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def run(self, context: TaskContext) -> Outcome:
+        config = self._config
+        trainer = _trainer(context.config["task"]["trainer"])
+        prompts = read_prompts(config.prompts, "task.prompts")
+        exams = read_prompts(config.evaluate, "task.evaluate")
+        check_apart(prompts, exams)
+        self._check()
+        with TrainingWorld.of(os.environ) as world, StopFlag(context.stderr) as stop:
+            engine = context.make_engine(world.placed(context.config))
+            try:
+                record_engine(context, engine)
+                run = TrainingRun(config, trainer, context, engine, world, stop)
+                result, text = run.all(prompts, exams)
+            finally:
+                engine.close()
+        return Outcome(result, text, EXIT_INTERRUPTED if result["interrupted"] else EXIT_OK)
+
+    def _check(self) -> None:
+        """What can be refused before a weight is read."""
+        config = self._config
+        for name, value in (("text", config.text), ("resume", config.resume)):
+            if value is not None and not Path(value).expanduser().exists():
+                raise UserError(f"task.{name}={value} does not exist")
+        if not (config.prompts or config.self_prompts or config.documents or config.text):
+            raise UserError(
+                "nothing to train on: give task.prompts=[FILE], task.self_prompts=N or task.text=FILE"
+            )
+
+
+def _trainer(node: Mapping[str, Any]) -> Any:
+    cls = target_class(node["_target_"])
+    return cls(make_config(cls, node, "task.trainer"))

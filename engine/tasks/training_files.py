@@ -1,0 +1,72 @@
+"""The files of a training task: prompts to read, and text that the target said, kept for later runs.
+
+Importable without torch. Knows formats only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from engine.errors import UserError
+from engine.workloads.base import WorkItem
+from engine.workloads.rows import read_rows, read_text
+
+Sequences = list[tuple[tuple[int, ...], int]]
+PromptFile = tuple[str, list[WorkItem]]
+
+
+def read_prompts(paths: Sequence[str], option: str) -> list[PromptFile]:
+    """(path, its prompts) of each file: JSONL with prompt, question, turns or messages; or text, one a line."""
+    found = []
+    for name in paths:
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise UserError(f"{option}: there is no file {name}")
+        found.append((name, read_rows(path) if path.suffix in (".jsonl", ".json") else read_text(path)))
+    return found
+
+
+def check_apart(trained: Sequence[PromptFile], exams: Sequence[PromptFile]) -> None:
+    """UserError when a prompt to measure on is also one to train on."""
+    known = {json.dumps(item.as_row()) for _, items in trained for item in items}
+    for name, items in exams:
+        shared = sum(json.dumps(item.as_row()) in known for item in items)
+        if shared:
+            raise UserError(
+                f"task.evaluate: {shared} prompts of {name} are in task.prompts too; measured on text that it "
+                "was trained on, a draft looks better than it is, so take them out of one of the two"
+            )
+
+
+def save_text(path: Path, sequences: Sequences) -> None:
+    """Compressed; ids in 16 bits where they fit."""
+    flat = np.fromiter((i for ids, _ in sequences for i in ids), dtype=np.uint32)
+    small = flat.astype(np.uint16) if flat.max(initial=0) < 1 << 16 else flat
+    np.savez_compressed(
+        path,
+        tokens=small,
+        lengths=np.array([len(ids) for ids, _ in sequences], dtype=np.int32),
+        prompts=np.array([prompt for _, prompt in sequences], dtype=np.int32),
+    )
+
+
+def load_text(name: str, vocab: int) -> Sequences:
+    """What `save_text` wrote. UserError for another file, or ids that a vocabulary of `vocab` does not have."""
+    path = Path(name).expanduser()
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            tokens, lengths, prompts = (file[key] for key in ("tokens", "lengths", "prompts"))
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"task.text={name} is no text.npz that task=train_eagle3 wrote: {error}") from error
+    if tokens.max(initial=0) >= vocab:
+        raise UserError(
+            f"task.text={name} holds token {tokens.max()}, but this model's vocabulary ends at {vocab - 1}: "
+            "the text is another model's"
+        )
+    ends = lengths.cumsum()
+    parts = np.split(tokens, ends[:-1]) if len(ends) else []
+    return [(tuple(part.tolist()), int(prompt)) for part, prompt in zip(parts, prompts, strict=True)]

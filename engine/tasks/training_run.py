@@ -1,0 +1,169 @@
+"""One training run, stage after stage: write text, answer the exams, train, measure, export.
+
+Importable without torch. Knows the trainer by what it is asked, not by its name.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from engine.provenance import device_facts
+from engine.tasks.base import TaskContext, TextEngine
+from engine.tasks.interrupts import StopFlag
+from engine.tasks.training_files import PromptFile, Sequences, load_text, save_text
+from engine.tasks.training_text import Limits, Writer, sequences
+from engine.tasks.training_world import TrainingWorld
+
+if TYPE_CHECKING:
+    from engine.tasks.train_eagle3 import TrainEagle3
+
+TEXT, DRAFT = "text.npz", "draft"
+
+
+class TrainingRun:
+    """The stages of one run on a built engine."""
+
+    def __init__(
+        self,
+        config: TrainEagle3.Config,
+        trainer: Any,
+        context: TaskContext,
+        engine: TextEngine,
+        world: TrainingWorld,
+        stop: StopFlag,
+    ) -> None:
+        self._config, self._trainer, self._context = config, trainer, context
+        self._engine, self._world, self._stop = engine, world, stop
+        limits = Limits(
+            config.prompt_tokens, config.document_tokens, config.answer_tokens, config.temperature
+        )
+        minutes = config.generate_minutes
+        until = None if minutes is None else time.perf_counter() + 60 * minutes
+        seed = (engine.seed + 7919 * world.rank) % (1 << 62)
+        self._writer = Writer(engine, context, stop, limits, seed, until)
+        self._sources: Counter[str] = Counter()
+
+    def all(self, prompts: Sequence[PromptFile], exams: Sequence[PromptFile]) -> tuple[dict[str, Any], str]:
+        """(result.json, text for people)."""
+        shape = self._engine.shape
+        target = cast(Any, self._engine).target_states(self._trainer.aux_layers(shape))
+        self._trainer.draft_layer(shape)  # refuses sizes before any text is written
+        texts = self._texts(prompts)
+        answers = self._exam_answers(exams)
+        if self._stop.requested:
+            return self._interrupted("text"), "interrupted before training began"
+        self._engine.forget_prefixes()
+        resume = None if self._config.resume is None else Path(self._config.resume).expanduser()
+        fitted = self._trainer.fit(
+            target,
+            texts,
+            self._engine.tokenizer.eos_ids,
+            folder=self._context.folder().path,
+            stopped=lambda: self._stop.requested,
+            say=self._say,
+            resume=resume,
+            rank=self._world.rank,
+            size=self._world.size,
+        )
+        if self._stop.requested:
+            return self._interrupted("training"), self._how_to_go_on()
+        return self._export(fitted, answers)
+
+    # --- text -----------------------------------------------------------------------------------------------
+
+    def _texts(self, prompts: Sequence[PromptFile]) -> Sequences:
+        """(ids, prompt length) of all processes' text, saved for later runs."""
+        if self._config.text is not None:
+            self._sources[f"text of {Path(self._config.text).name}"] = 1
+            return load_text(self._config.text, self._engine.shape.vocab_size)
+        began = time.perf_counter()
+        found = self._world.gather(sequences(self._writer.answers(self._prompts(prompts), "answers")))
+        if self._world.rank == 0:
+            save_text(self._context.folder().path / TEXT, found)
+        tokens = sum(len(ids) - prompt for ids, prompt in found)
+        self._say(
+            f"text: {len(found)} answers of {tokens} tokens in {time.perf_counter() - began:.0f} s, prompts "
+            "included"
+        )
+        return found
+
+    def _prompts(self, files: Sequence[PromptFile]) -> list[list[int]]:
+        """This process's share of all prompts, the sources mixed, so that a time limit cuts all alike."""
+        config, writer, trainer = self._config, self._writer, self._trainer
+        kinds: list[list[list[int]]] = []
+        for name, items in files:
+            mine = self._world.share(items[: config.prompt_limit])
+            kinds.append(writer.items(mine))
+            self._sources[f"prompts of {Path(name).parent.name}/{Path(name).name}"] += len(mine)
+        turns = writer.turns(trainer.openings, self._mine(config.self_prompts), "user turns")
+        requests = writer.turns(trainer.text_requests, self._mine(config.documents), "document requests")
+        about = writer.about(writer.documents(requests), trainer.about_text)
+        kinds += [writer.texts(turns), writer.texts(requests), writer.texts(about)]
+        self._sources["user turns that the target made up"] += len(turns) + len(requests)
+        self._sources["questions about texts that the target wrote"] += len(about)
+        return _mixed(kinds)
+
+    def _mine(self, count: int) -> int:
+        return len(range(self._world.rank, count, self._world.size))
+
+    def _exam_answers(self, exams: Sequence[PromptFile]) -> dict[str, Sequences]:
+        """Greedy answers by set; only the first process measures."""
+        found: dict[str, Sequences] = {}
+        for name, items in exams if self._world.rank == 0 else ():
+            prompts = self._writer.items(items[: self._config.evaluate_limit])
+            answers = self._writer.answers(prompts, f"answers of {name}", self._config.evaluate_tokens)
+            found[Path(name).parent.name or Path(name).stem] = sequences(answers)
+        return found
+
+    # --- result ---------------------------------------------------------------------------------------------
+
+    def _export(self, fitted: Any, answers: Mapping[str, Sequences]) -> tuple[dict[str, Any], str]:
+        base = {"task": "train_eagle3", "interrupted": False, "complete": fitted.complete}
+        if self._world.rank != 0:
+            return base, ""
+        folder = self._context.folder().path / DRAFT
+        if self._config.output is not None:
+            folder = Path(self._config.output).expanduser()
+        figures = self._trainer.export(fitted, folder, answers, self._facts())
+        result = {**base, "draft": str(folder), **figures, "text": fitted.text, "curve": list(fitted.curve)}
+        lines = [
+            f"{name}: {found['accept_length']:.3f} tokens a step, accepted by position "
+            + " ".join(f"{share:.3f}" for share in found["acceptance_per_position"])
+            for name, found in figures["sets"].items()
+        ]
+        return result, "\n".join([*lines, f"draft: {folder}"])
+
+    def _facts(self) -> dict[str, Any]:
+        data = "; ".join(f"{count:,} {what}" for what, count in self._sources.items() if count)
+        name = self._config.target_name or self._engine.shape.architecture
+        return {
+            "target": name,
+            "data": f"greedy answers of the target itself to {data}",
+            "command": "python -m engine " + shlex.join(self._context.overrides),
+            "hardware": f"{self._world.size} x {device_facts(self._engine.device)['device_name']}",
+            "answer_tokens": self._config.answer_tokens,
+            "evaluate_tokens": self._config.evaluate_tokens,
+        }
+
+    def _interrupted(self, stage: str) -> dict[str, Any]:
+        return {"task": "train_eagle3", "interrupted": True, "complete": False, "stage": stage}
+
+    def _how_to_go_on(self) -> str:
+        folder = self._context.folder().path
+        text = self._config.text or folder / TEXT
+        return f"stopped; the same command with task.text={text} task.resume={folder} goes on"
+
+    def _say(self, line: str) -> None:
+        if self._world.rank == 0:
+            print(line, file=self._context.stderr, flush=True)
+
+
+def _mixed(kinds: Sequence[list[list[int]]]) -> list[list[int]]:
+    """All prompts, each kind spread evenly over the whole."""
+    placed = [((i + 0.5) / len(kind), prompt) for kind in kinds for i, prompt in enumerate(kind)]
+    return [prompt for _, prompt in sorted(placed, key=lambda pair: pair[0])]

@@ -1,0 +1,154 @@
+"""Text to train a draft on, said by the engine itself: user turns that the model makes up, and its answers.
+
+Importable without torch. Knows requests and the chat template; not what is trained.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine.errors import UserError
+from engine.params import SamplingParams
+from engine.tasks.base import TaskContext, TextEngine
+from engine.tasks.drive import Answer, Job, Watch, run_jobs
+from engine.tasks.interrupts import StopFlag
+from engine.tasks.progress import RequestProgress
+from engine.tasks.requests import encode_item
+from engine.workloads.base import WorkItem
+
+MARK = "\ufdd1"  # a noncharacter: no template and no text has a use for it
+EMPTY_EVERY = 3  # every third made-up turn begins with nothing at all
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Tokens of a made-up user turn, of a made-up document and of an answer; temperature of the first two."""
+
+    turn: int
+    document: int
+    answer: int
+    temperature: float
+
+
+class Writer:
+    """Lets one engine write. seed: of everything that is drawn. until: perf_counter time after which answers
+    are cut short, or None."""
+
+    def __init__(
+        self,
+        engine: TextEngine,
+        context: TaskContext,
+        stop: StopFlag,
+        limits: Limits,
+        seed: int,
+        until: float | None = None,
+    ) -> None:
+        self._engine, self._context, self._stop = engine, context, stop
+        self._limits, self._seed, self._until = limits, seed, until
+        self._drawn = 0
+
+    def turns(self, openings: Sequence[str], count: int, what: str) -> list[str]:
+        """User turns that the model makes up, begun by one of `openings` each: `count` less those that did not
+        end by themselves and repetitions."""
+        begun = [self._opening(openings, i) for i in range(count)]
+        heads = {text: self._head(text) for text in set(begun)}
+        jobs = [Job(i, heads[text], self._sampled(self._limits.turn)) for i, text in enumerate(begun)]
+        answers = self._run([job for job in jobs if self._fits(job)], what)
+        ended = [(a, s) for a in answers for s in a.samples if s.finish_reason == "stop"]
+        texts = dict.fromkeys(begun[answer.job.key] + sample.text for answer, sample in ended)
+        return [text for text in texts if text.strip()]
+
+    def documents(self, requests: Sequence[str]) -> list[str]:
+        """What the model writes when it is asked to, drawn at the same temperature; ended or not."""
+        jobs = [
+            Job(i, tuple(self._encode(text)), self._sampled(self._limits.document))
+            for i, text in enumerate(requests)
+        ]
+        answers = self._run([job for job in jobs if self._fits(job)], "documents")
+        return [s.text.strip() for a in answers for s in a.samples if s.text.strip()]
+
+    def about(self, documents: Sequence[str], forms: Sequence[str]) -> list[str]:
+        """One user turn about each document, with none, one or two of the next put behind it; a text that
+        leaves no room for an answer is cut at its end."""
+        room = max(1, self._engine.max_context - self._limits.answer - 64)
+        turns = []
+        for i in range(len(documents)):
+            text = "\n\n".join(documents[i : i + 1 + i % 3])
+            ids = self._engine.tokenizer.encode(text)[:room]
+            turns.append(forms[i % len(forms)].format(text=self._engine.tokenizer.decode(ids)))
+        return turns
+
+    def items(self, items: Sequence[WorkItem]) -> list[list[int]]:
+        """Prompts of a file through the chat template, where the model has one."""
+        return [encode_item(item, self._engine.tokenizer, raw=False) for item in items]
+
+    def texts(self, turns: Sequence[str]) -> list[list[int]]:
+        """The same of user turns."""
+        return [self._encode(text) for text in turns]
+
+    def answers(self, prompts: Sequence[Sequence[int]], what: str, tokens: int | None = None) -> list[Answer]:
+        """Greedy answers, in the order of the prompts; a prompt that leaves no room for two tokens is left
+        out."""
+        params = SamplingParams(temperature=0.0, max_tokens=tokens or self._limits.answer)
+        jobs = [Job(i, tuple(ids), params) for i, ids in enumerate(prompts)]
+        return self._run([job for job in jobs if self._fits(job)], what, timed=tokens is None)
+
+    def _encode(self, text: str) -> list[int]:
+        return encode_item(WorkItem(prompt=text), self._engine.tokenizer, raw=False)
+
+    def _fits(self, job: Job) -> bool:
+        return 0 < len(job.ids) <= self._engine.max_context - 2
+
+    def _opening(self, openings: Sequence[str], index: int) -> str:
+        if "" in openings and index % EMPTY_EVERY == 0:
+            return ""
+        return openings[index % len(openings)]
+
+    def _head(self, opening: str) -> tuple[int, ...]:
+        """A conversation up to the point where the user has said `opening`."""
+        tokenizer = self._engine.tokenizer
+        if not tokenizer.chat_template:
+            start = [tokenizer.bos_id] if tokenizer.bos_id is not None else list(tokenizer.eos_ids[:1])
+            return (*start, *tokenizer.encode(opening))
+        before, mark, _ = tokenizer.render_chat([{"role": "user", "content": MARK}], False).partition(MARK)
+        if not mark:
+            raise UserError(
+                "this model's chat template does not show what the user says, so it cannot make up user "
+                "turns; set task.self_prompts=0 task.documents=0 and give task.prompts=[FILE]"
+            )
+        return (*tokenizer.encode(before, special=True), *tokenizer.encode(opening))
+
+    def _sampled(self, tokens: int) -> SamplingParams:
+        self._drawn += 1
+        return SamplingParams(
+            temperature=self._limits.temperature, max_tokens=tokens, seed=self._seed + self._drawn
+        )
+
+    def _run(self, jobs: Sequence[Job], what: str, *, timed: bool = False) -> list[Answer]:
+        """What was cut short by the time limit is kept; after Ctrl-C the caller stops anyway."""
+        inner = StopFlag(self._context.stderr)
+        with RequestProgress(self._context.stderr, len(jobs), what) as progress:
+            watch = Watch(on_answer=self._watched(progress.finished, inner, timed))
+            return run_jobs(self._engine, jobs, inner, watch)
+
+    def _watched(
+        self, show: Callable[[Answer], None], inner: StopFlag, timed: bool
+    ) -> Callable[[Answer], None]:
+        def on_answer(answer: Answer) -> None:
+            show(answer)
+            late = timed and self._until is not None and time.perf_counter() >= self._until
+            if late or self._stop.requested:
+                inner.request()
+
+        return on_answer
+
+
+def sequences(answers: Sequence[Answer]) -> list[tuple[tuple[int, ...], int]]:
+    """(prompt and answer, prompt length) of each answer; the end-of-sequence token is part of it."""
+    return [
+        ((*answer.job.ids, *sample.token_ids), len(answer.job.ids))
+        for answer in answers
+        for sample in answer.samples
+    ]

@@ -1,0 +1,81 @@
+"""Beginnings of what a user may say, for prompts that the model writes itself. Knows no model.
+
+The first entry is the empty turn: the model then says whatever it finds likely.
+"""
+
+OPENINGS = (
+    "",
+    "What",
+    "How",
+    "Why",
+    "Can you explain",
+    "Explain",
+    "Describe",
+    "Write a",
+    "Write a short story about",
+    "Write a poem about",
+    "Write an email",
+    "Write a paragraph about",
+    "Write a sentence",
+    "Create a",
+    "Create a list of",
+    "Generate",
+    "Give me",
+    "Give an example of",
+    "List",
+    "Name",
+    "Identify",
+    "Classify",
+    "Compare",
+    "Find",
+    "Rewrite the following sentence",
+    "Edit the following sentence",
+    "Rewrite",
+    "Convert the following",
+    "Translate",
+    "Suggest",
+    "Design",
+    "Come up with",
+    "Construct",
+    "Provide",
+    "Tell me",
+    "Is it",
+    "Who",
+    "When",
+    "Calculate",
+    "Solve",
+    "If a",
+    "A farmer has",
+    "There are",
+    "A store sells",
+    "Write a Python function",
+    "Write a Python function that takes",
+    "Write a function to",
+    "Complete the following Python function:\n\n",
+    "def ",
+    "from typing import List\n\n\ndef ",
+    "from typing import List, Tuple\n\n\ndef ",
+    "import math\n\n\ndef ",
+    "\n\ndef ",
+    "Fix the bug in this code:\n\n",
+)
+
+# What may be asked about a text that the model wrote itself; {text} stands for it.
+ABOUT_TEXT = (
+    "Summarize: {text}",
+    "Summarize: {text}",
+    "Summarize the following text:\n\n{text}",
+    "{text}\n\nWrite a short summary of the text above.",
+    "Give the main points of this article.\n\n{text}",
+)
+
+# What makes the model write texts worth a summary.
+TEXT_REQUESTS = (
+    "Write a news article about",
+    "Write a long news report about",
+    "Write a detailed newspaper story about",
+    "Write an article about",
+    "Write a report about a court case in",
+    "Write a news story about a football",
+    "Write a biography of",
+)

@@ -1,0 +1,40 @@
+"""Checkpoints of a run that is not over: weights in fp32, optimizer, place in the data. Knows no training."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from engine.errors import UserError
+
+STATE = "training_state.pt"
+
+
+def save_state(folder: Path, net: nn.Module, optimizer: torch.optim.Optimizer, place: dict[str, Any]) -> Path:
+    """Write whole or not at all."""
+    path, partial = folder / STATE, folder / f".{STATE}.partial"
+    state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "place": dict(place)}
+    torch.save(state, partial)
+    os.replace(partial, path)
+    return path
+
+
+def load_state(
+    path: Path, net: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+) -> dict[str, Any]:
+    """Fill `net` and `optimizer`; the place. UserError for a file of another run or of none."""
+    file = path / STATE if path.is_dir() else path
+    try:
+        state = torch.load(file, map_location=device, weights_only=True)
+        net.load_state_dict(state["net"])
+        optimizer.load_state_dict(state["optimizer"])
+        return dict(state["place"])
+    except OSError as error:
+        raise UserError(f"cannot read the checkpoint {file}: {error.strerror or error}") from error
+    except Exception as error:  # torch, pickle and shape errors have no common base
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{file} is no checkpoint of this training run: {reason}") from error
