@@ -72,6 +72,7 @@ def plan(facts: Facts) -> MemoryPlan | None:
     """The memory plan, as far as shapes and configs tell."""
     if facts.shape is None or facts.weights is None or facts.compute is None:
         return None
+    draft = facts.draft_memory
     page_size = facts.option("cache", "page_size") or 1
     context = auto_context(facts.option("cache", "max_context") or "auto", facts.shape.longest)
     running = facts.option("scheduler", "max_running") or 1
@@ -79,6 +80,7 @@ def plan(facts: Facts) -> MemoryPlan | None:
     automatic = not isinstance(tokens, int)
     if automatic:
         per_token = kv_layout(facts.shape, facts.compute).bytes_per_token()
+        per_token += 0 if draft is None else draft.kv_per_token
         on_cpu = facts.device.kind == "cpu"
         tokens = auto_tokens(context, running, per_token, None) if on_cpu else context
     sizes = PlanSizes(
@@ -88,9 +90,12 @@ def plan(facts: Facts) -> MemoryPlan | None:
         max_running=running,
         chunk=facts.option("scheduler", "chunk_tokens") or context,
         width=facts.width,
+        relay_bytes=0 if draft is None else draft.relay_per_row,
         at_least=automatic and facts.device.kind != "cpu",
+        draft_slots=facts.spec.draft_slots,
+        scratch=facts.spec.scratch,
     )
-    return memory_plan(facts.shape, facts.weights, facts.compute, sizes)
+    return memory_plan(facts.shape, facts.weights, facts.compute, sizes, draft)
 
 
 def slot_row(slot: Slot) -> dict[str, Any]:

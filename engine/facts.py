@@ -18,7 +18,7 @@ from engine.devices import DeviceFacts, device_facts
 from engine.errors import UserError
 from engine.models.shape import ModelShape
 from engine.models.source import ModelSource, compute_dtype
-from speculative.base import SpecPlan
+from speculative.base import DraftMemory, SpecPlan
 
 Node = Mapping[str, Any]
 T = TypeVar("T")
@@ -81,6 +81,16 @@ class Facts:
     def spec(self) -> SpecPlan:
         """What the draft algorithm asks of the engine."""
         return _spec_plan(self.parts.get("spec"))
+
+    @property
+    def draft_memory(self) -> DraftMemory | None:
+        """What a draft model takes; None: there is none, or it is not known before it is read."""
+        part = self.parts.get("spec")
+        ask = None if part is None else getattr(part.cls, "memory", None)
+        if ask is None or part is None or self.shape is None or self.weights is None:
+            return None
+        found: DraftMemory | None = ask(part.config, self.shape, self.weights)
+        return found
 
     @property
     def compute(self) -> str | None:

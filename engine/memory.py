@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from engine.batch import KVGroup, KVLayout
 from engine.models.shape import ModelShape
 from engine.sampling.limits import column_bytes
+from speculative.base import DraftMemory
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "int64": 8, "bool": 1}
 INT4_BYTES = 0.5 + 4 / 32  # half a byte a weight, and a bfloat16 scale and zero for every 32
@@ -54,17 +55,22 @@ class PlanSizes:
     columns: bool = True
     relay_bytes: int = 0  # a row
     at_least: bool = False  # the pool takes what is free, `tokens` at least
+    draft_slots: int = 0  # positions that a chain drafts ahead
+    scratch: int = 0  # KV slots a row beside the draft's pages
 
 
-def memory_plan(shape: ModelShape, weights: str, compute: str, sizes: PlanSizes) -> MemoryPlan:
-    """weights: dtype of the weights ("int4" too); compute: dtype of activations and KV."""
+def memory_plan(
+    shape: ModelShape, weights: str, compute: str, sizes: PlanSizes, draft: DraftMemory | None = None
+) -> MemoryPlan:
+    """weights: dtype of the weights ("int4" too); compute: dtype of activations and KV. draft: of a draft
+    model beside the target."""
     slots = sizes.tokens + sizes.page_size
     per_token = kv_layout(shape, compute).bytes_per_token()
-    rows, context = sizes.max_running + 1, sizes.context + 3 * sizes.width
+    rows, context = sizes.max_running + 1, sizes.context + 3 * sizes.width + sizes.draft_slots
     items = (
         MemoryItem("weights", weight_bytes(shape, weights), f"{parameters(shape):,} parameters in {weights}"),
         MemoryItem("kv pool", slots * per_token, _pool_text(slots, per_token, compute, sizes)),
-        MemoryItem("rows", row_bytes(rows, context, sizes), f"{rows} rows of {context:,} positions"),
+        MemoryItem("rows", row_bytes(rows, context, sizes), _rows_text(rows, context, sizes)),
         MemoryItem(
             "sampling columns",
             column_bytes(rows, shape.vocab_size, penalties=sizes.columns),
@@ -76,12 +82,34 @@ def memory_plan(shape: ModelShape, weights: str, compute: str, sizes: PlanSizes)
             f"logits of {sizes.max_running * sizes.width} tokens, activations of {sizes.chunk}",
         ),
     )
-    return MemoryPlan(items)
+    return MemoryPlan(items if draft is None else items + draft_items(draft, sizes))
+
+
+def draft_items(draft: DraftMemory, sizes: PlanSizes) -> tuple[MemoryItem, ...]:
+    """What a draft model adds: its weights, and its KV under the target's pages."""
+    rows = sizes.max_running + 1
+    slots = sizes.tokens + sizes.page_size + rows * sizes.scratch
+    beside = f", {rows * sizes.scratch:,} of them beside the pages" if sizes.scratch else ""
+    pool = f"{'at least ' if sizes.at_least else ''}{slots:,} slots of {draft.kv_per_token:,} bytes{beside}"
+    return (
+        MemoryItem(
+            "draft weights", draft.weights, "its own matrices; what it shares with the target counts there"
+        ),
+        MemoryItem("draft kv pool", slots * draft.kv_per_token, pool),
+        MemoryItem(
+            "draft relay", rows * draft.relay_per_row, f"{rows} rows of {draft.relay_per_row:,} bytes"
+        ),
+    )
 
 
 def _pool_text(slots: int, per_token: int, compute: str, sizes: PlanSizes) -> str:
     text = f"{slots:,} slots of {per_token:,} bytes in {compute}"
     return f"at least {text}; {GPU_SHARE:.0%} of what is free after the weights" if sizes.at_least else text
+
+
+def _rows_text(rows: int, context: int, sizes: PlanSizes) -> str:
+    relay = f", {sizes.relay_bytes:,} bytes of relay each" if sizes.relay_bytes else ""
+    return f"{rows} rows of {context:,} positions{relay}"
 
 
 def kv_layout(shape: ModelShape, compute: str) -> KVLayout:

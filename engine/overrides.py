@@ -7,12 +7,12 @@ names in conf/; composes nothing and checks no values.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_type_hints
 
 from engine.build import nearest
-from engine.conf_tree import ConfTree
+from engine.conf_tree import ConfTree, Option
 from engine.errors import UserError
 from engine.quoting import quote
 
@@ -64,9 +64,11 @@ def check_overrides(arguments: Sequence[str], tree: ConfTree, *, sweep: bool = F
     """Look at every argument; with `sweep` a value may be a comma-separated list of choices."""
     plain, forced, problems, doubtful = [], [], [], set()
     seen: set[str] = set()
+    chosen = chosen_options(arguments, tree)
     for argument in arguments:
         override = parse(argument, tree, sweep=sweep)
         found = _problem(override, argument, tree, sweep) or _repeated(override, tree, seen)
+        found = found or _misplaced(override, tree, chosen)
         if found or override is None:
             problems.append(found)
             doubtful.add(override.root if override else "")
@@ -179,6 +181,24 @@ def _option_problem(override: Override, tree: ConfTree, sweep: bool) -> str:
         f"{_short(override.raw)}: {override.key} has no option {unknown[0] or '(empty)'}; {names}"
         f"{nearest(unknown[0], options)}"
     )
+
+
+def _misplaced(override: Override | None, tree: ConfTree, chosen: Mapping[str, str]) -> str:
+    """`attention@spec.draft_attention=x` where the chosen option nests no part of that name."""
+    if override is None or not override.package or not _selects(override, tree):
+        return ""
+    group, _, rest = override.package.removeprefix("@").partition(".")
+    key = rest.partition(".")[0]
+    options, names = tree.groups.get(group, {}), chosen.get(group, "").split(",")
+    if not key or not options or any(name in options and _nests(options[name], key) for name in names):
+        return ""
+    owners = " or ".join(f"{group}={name}" for name, option in options.items() if _nests(option, key))
+    place = f"{group}.{key} exists with {owners} only" if owners else f"{group} has no part called {key}"
+    return f"{_short(override.raw)}: {group}={chosen.get(group)} takes no such part; {place}"
+
+
+def _nests(option: Option, key: str) -> bool:
+    return any(name == key for name, _ in option.parts)
 
 
 def _repeated(override: Override | None, tree: ConfTree, seen: set[str]) -> str:

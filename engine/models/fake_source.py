@@ -21,6 +21,7 @@ class FakeModel(ModelSource):
     """Next tokens are hashes of the whole cached prefix: what remains of a run's time is the engine's own."""
 
     name: ClassVar[str] = "model=fake"
+    shows_states = False  # it has none
 
     @dataclass(frozen=True)
     class Config(ModelSource.Config):

@@ -38,6 +38,7 @@ class ModelSource(ABC):
     """Finds one model and loads it. Facts first (shape, dtype), weights only in `load`."""
 
     name: ClassVar[str]  # how messages call it
+    shows_states: ClassVar[bool] = True  # whether its model can `collect` what a draft model reads
 
     @dataclass(frozen=True)
     class Config:

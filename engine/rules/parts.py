@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.errors import UserError
 from engine.facts import DRAFT_NODE, DRAFT_SLOTS, Facts, Slot
 from engine.rules.base import Answer, Rule, first_problem, not_applicable, ok, unknown, violated
+from speculative.base import Speculator
 
 
 def model(facts: Facts) -> Answer:
@@ -70,29 +71,46 @@ def page_size(facts: Facts) -> Answer:
 
 
 def verify_width(facts: Facts) -> Answer:
-    """The target's attention takes a verify pass this wide."""
-    target, width = facts.slots[0].backend, facts.width
-    if target is None:
-        return not_applicable("no target attention")
-    if width <= target.max_verify_width:
-        return ok(f"width {width} of at most {target.max_verify_width}")
-    return violated(
-        f"{facts.named('spec')} verifies {width} tokens at once, {facts.named('attention')} at most "
-        f"{target.max_verify_width}; draft {target.max_verify_width - 1} tokens or fewer"
-    )
+    """Every attention takes passes as wide as the drafts ask for."""
+    width = facts.width
+    wrong = [
+        f"{facts.named('spec')} verifies {width} tokens at once, {_spelled(facts, slot)} at most {most}; "
+        f"draft {most - 1} tokens or fewer"
+        for slot in facts.slots
+        if slot.backend is not None and width > (most := slot.backend.max_verify_width)
+    ]
+    most = min((slot.backend.max_verify_width for slot in facts.slots if slot.backend is not None), default=0)
+    return first_problem(wrong, f"width {width} of at most {most}")
 
 
 def tree_mask(facts: Facts) -> Answer:
-    """A drafter of trees needs an attention that honours masks."""
+    """A drafter of trees needs masks of the target's attention and of its own."""
     if not facts.spec.tree:
         return not_applicable(f"{facts.named('spec')} drafts no trees")
-    target = facts.slots[0].backend
-    if target is None or target.tree_mask:
-        return ok(f"{facts.named('attention')} honours tree masks")
-    return violated(
-        f"{facts.named('spec')} drafts trees, and {facts.named('attention')} has no tree mask; "
+    wrong = [
+        f"{facts.named('spec')} drafts trees, and {_spelled(facts, slot)} has no tree mask; "
         "use attention=torch, or let the drafter make a chain"
-    )
+        for slot in facts.slots[:2]
+        if slot.backend is not None and not slot.backend.tree_mask
+    ]
+    return first_problem(wrong, "attention honours tree masks")
+
+
+def draft_model(facts: Facts) -> Answer:
+    """A draft model belongs to the target."""
+    part = facts.parts.get("spec")
+    if part is None or not facts.spec.draft_extend:
+        return not_applicable(f"{facts.named('spec')} has no model of its own")
+    if not facts.flag("model", "shows_states", True):
+        return violated(
+            f"{facts.named('spec')} reads the states of the target's layers, and {facts.named('model')} has "
+            "none to show; use spec=ngram or spec=none, or another model"
+        )
+    if facts.shape is None:
+        return unknown("the target's shape is not known yet")
+    ask: type[Speculator] = part.cls
+    found = ask.target_problems(part.config, facts.named("model"), facts.shape)
+    return first_problem(found, f"the draft fits {facts.named('model')}")
 
 
 def draft_slots(facts: Facts) -> Answer:
@@ -160,6 +178,7 @@ PART_RULES = (
     Rule("page size", "attention takes the pages' size", page_size),
     Rule("verify width", "attention takes the drafts' number", verify_width),
     Rule("tree mask", "attention honours the drafts' tree", tree_mask),
+    Rule("draft model", "the draft model was made for the target", draft_model),
     Rule("draft attention", "a drafter has the attention it needs", draft_slots),
     Rule("own checks", "each part accepts its values", own_checks),
     Rule("workload", "the prompts can be read", workload),

@@ -24,7 +24,10 @@ def load(config: Options, target: DraftTarget) -> Eagle3Draft:
     """The draft that `config` means, for this target."""
     if config.load == "dummy":
         return random_draft(target, config.seed)
-    return load_draft(source.folder(config, target.name, target.shape), target)
+    place = source.folder(config, target.name, target.shape)
+    draft = load_draft(place, target)
+    draft.expected = source.expected_acceptance(place)
+    return draft
 
 
 def draft_of(host: DraftHost) -> Eagle3Draft:
@@ -58,8 +61,8 @@ def pauses(config: Options, host: DraftHost) -> Pauses:
 
 
 def node_rows(accept_index: Tensor, count: int) -> Tensor:
-    """accept_index int32 [B, W] -> int64 [B * D], the rows of [B * W, ...] that belong to the first D nodes of
-    each accepted path; past its end the root's."""
+    """accept_index int32 [B, W] -> int64 [B * D], the rows of [B * W, ...] that hold the first D nodes of each
+    accepted path; past its end the root's."""
     batch, width = accept_index.shape
     first = torch.arange(batch, device=accept_index.device).unsqueeze(1) * width
     return (first + accept_index[:, :count].clamp_min(0)).view(-1)

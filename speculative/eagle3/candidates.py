@@ -17,8 +17,8 @@ from engine.batch import ROOT, DraftTree
 
 @dataclass(frozen=True)
 class Candidates:
-    """tokens: int32 [B, C]. scores: fp32 [B, C], natural logs of the product of the draft's probabilities along
-    the path. parent: int64 [B, C], index of another candidate, ROOT on the first level.
+    """tokens: int32 [B, C]. scores: fp32 [B, C], natural logs of the product of the draft's probabilities
+    along the path. parent: int64 [B, C], index of another candidate, ROOT on the first level.
 
     A child scores at most what its parent does, and comes later.
     """
@@ -66,5 +66,5 @@ def keep(found: Candidates, root: Tensor, count: int) -> DraftTree:
 
 
 def _ordered(logprobs: Tensor) -> Tensor:
-    """Logs of probabilities in [0, 1]: rounding may have left one above 0; not-a-number counts as impossible."""
+    """Logs of probabilities: rounding may have left one above 0, and not-a-number counts as impossible."""
     return logprobs.nan_to_num(nan=float("-inf"), neginf=float("-inf")).clamp_max(0.0)

@@ -54,8 +54,11 @@ class Eagle3Draft(DraftModel):
     """A draft model on one device, with the KV of its one layer.
 
     positions: rows of its RoPE tables, at least what the target may reach: past `max_positions`, where it was
-    not trained, its drafts are poor, but computing them is safe.
+    not trained, its drafts are poor, but computing them is safe. expected: see
+    Speculator.expected_acceptance.
     """
+
+    expected: tuple[float, ...] | None = None
 
     def __init__(self, shape: Eagle3Shape, weights: Eagle3Weights, positions: int) -> None:
         layer = shape.layer

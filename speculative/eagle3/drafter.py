@@ -44,8 +44,8 @@ HIDDEN = "eagle3_hidden"
 class Eagle3(Speculator):
     """Drafts by a one-layer model over the target's hidden states.
 
-    Between steps it keeps one hidden state a request, that of the last entry in the draft's KV. `propose` drafts
-    from there; `observe` writes the true entries over what was guessed, from the target's own states.
+    Between steps it keeps one hidden state a request, that of the last entry in the draft's KV. `propose`
+    drafts from there; `observe` writes the true entries over the guessed ones, from the target's own states.
     """
 
     reads_cpu_seq_lens = False  # positions, slots and lengths are computed on the device
@@ -104,6 +104,9 @@ class Eagle3(Speculator):
         inner = super().width_policy(costs)
         return CountsLongRows(inner, self._longest, self._host.count) if self._outgrows else inner
 
+    def expected_acceptance(self) -> tuple[float, ...] | None:
+        return self._draft.expected
+
     def propose(self, view: DraftView) -> DraftTree:
         if view.resume:
             self._keep(view, self._pauses.resume(view, self._kept(view)))
@@ -114,13 +117,12 @@ class Eagle3(Speculator):
         return silenced(tree, long, self._pauses.cold(view))
 
     def observe(self, view: DraftView, seen: Observed) -> None:
-        """Entries for every static row of the longest path; those past the accepted ones are overwritten later,
-        and only the last accepted one is kept."""
+        """Entries for every static row of the longest path; those past the accepted ones are overwritten
+        later, and the last accepted one is kept."""
         states = self._states(seen)
         if view.width == 1 and self._pauses.put_off(view, states):
             return
-        batch, width = seen.emitted.shape
-        rows = min(self.plan.longest_run, width)
+        rows = min(self.plan.longest_run, view.width)
         first = assembly.node_rows(seen.accept_index, rows) if self.plan.tree else None
         taken = states if first is None else states.index_select(0, first)
         hidden = self._passes.follow(view, seen.emitted[:, :rows], taken)
@@ -131,7 +133,7 @@ class Eagle3(Speculator):
         self._pauses.caught_up(view)
 
     def _states(self, seen: Observed | PrefillSeen) -> Tensor:
-        """[T, n * Ht] what the draft fuses: collected states, or the final one of drafts that read no other."""
+        """[T, n * Ht]: the collected states, or the final one for a draft that reads no other."""
         return seen.hidden if seen.aux is None else seen.aux
 
     def _kept(self, view: DraftView) -> Tensor:

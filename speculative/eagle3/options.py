@@ -1,4 +1,4 @@
-"""What the numbers of `spec=eagle3` ask of the engine, and which of them do not go together. Free of torch."""
+"""What the numbers of `spec=eagle3` ask of the engine, and which do not go together. Free of torch."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Options(Protocol):
 
 
 def plan(config: Options) -> SpecPlan:
-    """A chain drafts in the pages ahead of the known tokens, a tree in a scratch of its own. With one step the
-    only draft comes out of the last draft-extend: there is no drafting forward at all."""
+    """A chain drafts in the pages ahead of the known tokens, a tree in a scratch of its own. With one step
+    the only draft comes out of the last draft-extend: there is no drafting forward at all."""
     steps, tree = config.num_steps, config.topk > 1
     return SpecPlan(
         width=config.num_draft_tokens,
@@ -57,19 +57,19 @@ def problems(config: Options) -> list[str]:
     found = _tree_problems(config) if config.topk > 1 else _chain_problems(config)
     if config.draft is not None and config.load == "dummy":
         found.append(
-            f"spec.load=dummy makes random weights and reads no file, yet spec.draft={config.draft} is given; "
-            "leave one of them out"
+            f"spec.load=dummy makes random weights and reads no file, yet spec.draft={config.draft} is "
+            "given; leave one of them out"
         )
     if config.acceptance == "ratio" and config.topk > 1:
         found.append(
-            f"spec.acceptance=ratio judges one drawn draft at a time, and spec.topk={config.topk} drafts a tree; "
-            "use spec.acceptance=match, which is exact for trees too, or spec.topk=1"
+            f"spec.acceptance=ratio judges one drawn draft at a time, and spec.topk={config.topk} drafts a "
+            "tree; use spec.acceptance=match, which is exact for trees too, or spec.topk=1"
         )
     forced, most = config.simulate_accept_length, config.num_steps + 1
     if forced is not None and forced > most:
         found.append(
-            f"spec.simulate_accept_length={forced:g} cannot be reached: spec.num_steps={config.num_steps} emits at "
-            f"most {most} tokens a step; use a value from 1 to {most}, or more steps"
+            f"spec.simulate_accept_length={forced:g} cannot be reached: spec.num_steps={config.num_steps} "
+            f"emits at most {most} tokens a step; use a value from 1 to {most}, or more steps"
         )
     return found
 
@@ -77,25 +77,26 @@ def problems(config: Options) -> list[str]:
 def _chain_problems(config: Options) -> list[str]:
     if config.num_draft_tokens == config.num_steps + 1:
         return []
+    tokens, steps = config.num_draft_tokens, config.num_steps
     return [
-        f"spec.num_draft_tokens={config.num_draft_tokens} does not go with spec.num_steps={config.num_steps} and "
-        f"spec.topk=1: a chain verifies its drafts and the known token, so use "
-        f"spec.num_draft_tokens={config.num_steps + 1} or spec.num_steps={config.num_draft_tokens - 1}, or a tree "
-        "(spec.topk=2 or more)"
+        f"spec.num_draft_tokens={tokens} does not go with spec.num_steps={steps} and spec.topk=1: a chain "
+        f"verifies its drafts and the known token, so use spec.num_draft_tokens={steps + 1} or "
+        f"spec.num_steps={tokens - 1}, or a tree (spec.topk=2 or more)"
     ]
 
 
 def _tree_problems(config: Options) -> list[str]:
     drafts, most, least = config.num_draft_tokens - 1, candidates(config), max(config.topk, config.num_steps)
-    where = f"spec.num_draft_tokens={drafts + 1} with spec.num_steps={config.num_steps} and spec.topk={config.topk}"
+    shape = f"spec.num_steps={config.num_steps} and spec.topk={config.topk}"
+    where = f"spec.num_draft_tokens={drafts + 1} with {shape}"
     if drafts > most:
         return [
-            f"{where}: such a tree has {most} candidates, {drafts} are to be verified besides the known token; use "
-            f"spec.num_draft_tokens={most + 1} or fewer, or more steps"
+            f"{where}: such a tree has {most} candidates, {drafts} are to be verified besides the known token; "
+            f"use spec.num_draft_tokens={most + 1} or fewer, or more steps"
         ]
     if drafts < least:
         return [
-            f"{where}: {drafts} drafts hold neither {config.topk} siblings nor a path of {config.num_steps} in every "
-            f"case; use spec.num_draft_tokens={least + 1} or more, or fewer steps and a smaller topk"
+            f"{where}: {drafts} drafts cannot hold {config.topk} siblings or a path of {config.num_steps}; use "
+            f"spec.num_draft_tokens={least + 1} or more, or fewer steps and a smaller topk"
         ]
     return []

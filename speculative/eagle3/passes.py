@@ -1,9 +1,9 @@
 """The forward passes of the draft model over the target's rows and pages.
 
-Row t of the draft pairs token t + 1 with a hidden state of position t and sits at position t. Knows where each
-pass reads and writes, not which tokens are proposed. Nothing is read on the host.
-Legend: B requests, W width, T tokens of a pass, K keys of a pass's window, H hidden size of the draft, n fused
-states.
+Row t of the draft pairs token t + 1 with a hidden state of position t and sits at position t. Knows where
+each pass reads and writes, not which tokens are proposed. Nothing is read on the host.
+Legend: B requests, W width, T tokens of a pass, K keys of a pass's window, H and Ht hidden sizes of draft and
+target, n fused states.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class DraftPasses:
         return self._run(batch, hidden, self._drafting)
 
     def follow(self, view: DraftView, tokens: Tensor, states: Tensor) -> Tensor:
-        """The true entries from seq_len on: tokens int32 [B, W] (the NEXT ones), states [B * W, n * Ht] of the
-        target -> [B * W, H]."""
+        """The true entries from seq_len on: tokens int32 [B, W] (the NEXT ones), states [B * W, n * Ht] ->
+        [B * W, H]."""
         width = tokens.shape[1]
         steps = torch.arange(width, device=tokens.device)
         at = view.seq_lens.device.long().unsqueeze(1) + steps

@@ -13,7 +13,7 @@ from engine.models.hf_config import read_json
 from engine.models.shape import ModelShape
 from speculative.base import DraftMemory
 from speculative.eagle3 import names
-from speculative.eagle3.card import shipped_draft
+from speculative.eagle3.card import card_beside, shipped_draft
 from speculative.eagle3.derived import derived_shape
 from speculative.eagle3.fit import fit_to
 from speculative.eagle3.options import Options
@@ -35,8 +35,8 @@ def folder(config: Options, name: str, target: ModelShape) -> Path:
     shipped = shipped_draft(target)
     if shipped is None:
         raise UserError(
-            f"spec=eagle3: no draft comes with the package for {name}; give spec.draft=FOLDER with one that was "
-            "trained for it, train one with task=train_eagle3, or use spec=ngram"
+            f"spec=eagle3: no draft comes with the package for {name}; give spec.draft=FOLDER with one that "
+            "was trained for it, train one with task=train_eagle3, or use spec=ngram"
         )
     return shipped
 
@@ -52,6 +52,15 @@ def draft_shape(config: Options, name: str, target: ModelShape) -> Eagle3Shape:
         )
     file = (place if place.is_dir() else place.parent) / CONFIG
     return fit_to(parse_shape(read_json(file), str(file)), target, name, str(file))
+
+
+def expected_acceptance(place: Path) -> tuple[float, ...] | None:
+    """Acceptance at each depth on the card's weakest data set; None without a card or such rates."""
+    card = card_beside(place)
+    if card is None:
+        return None
+    weakest = min(card.accept_length, key=lambda name: card.accept_length[name])
+    return card.per_position.get(weakest)
 
 
 def problems(config: Options, name: str, target: ModelShape) -> list[str]:

@@ -1,7 +1,7 @@
 """A tree of drafts: at every level the most probable K nodes are continued, and the best of all are verified.
 
 Knows the passes, the scratch and the candidates; nothing of acceptance.
-Source: Li et al. 2024 (EAGLE-2), sec. 4. Legend: B requests, W width, K top-k, H hidden size, D levels so far.
+Source: Li et al. 2024 (EAGLE-2), sec. 4. Legend: B requests, W width, K top-k, H hidden size of the draft.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class TreeSize:
 
 @dataclass(frozen=True)
 class _Front:
-    """The nodes that the next level continues. survivors: int64 [B, K] among the candidates; hidden: [B, K, H]
-    that goes in beside their tokens; window: of all nodes continued so far, these last."""
+    """The nodes that are continued next. survivors: int64 [B, K] among the candidates; hidden: [B, K, H] that
+    goes in beside their tokens; window: of all nodes continued so far, these last."""
 
     survivors: Tensor
     hidden: Tensor
@@ -41,8 +41,8 @@ class _Front:
 
 
 class Tree(Proposal):
-    """Every level is one pass of K nodes a request. A branch sees exactly its own ancestors: its nodes' KV lies
-    in a scratch beside the pages, so that nothing of a page is ever copied or overwritten by a guess."""
+    """Every level is one pass of K nodes a request. A branch sees exactly its own ancestors: their KV lies in
+    a scratch beside the pages, so that no page is ever copied or overwritten by a guess."""
 
     def __init__(self, draft: Eagle3Draft, passes: DraftPasses, size: TreeSize) -> None:
         self._draft, self._passes, self._size = draft, passes, size
