@@ -17,6 +17,7 @@ from engine.params import SamplingParams
 from engine.request import Delta, RequestOutput
 from engine.rules import compose_checked
 from engine.scratch import full_prefill_logits
+from engine.target_states import TargetStates
 from engine.text.chat import Message
 
 
@@ -137,6 +138,14 @@ class LLM(EngineCore):
             container.device(),
             self._ids(token_ids),
         )
+
+    def target_states(self, layers: Sequence[int]) -> TargetStates:
+        """The model as a trainer of drafts sees it: hidden states of whole sequences, at the inputs of
+        `layers`, by this engine's own attention."""
+        container = self._container
+        container.queue().synchronize()
+        name = str(container.config.model["_target_"]()).rpartition(".")[2]
+        return TargetStates(container.model(), container.attention(), container.sizes(), layers, name)
 
     def forget_prefixes(self) -> int:
         """Empty the prefix cache, so that the next prompt is computed from its start; returns the pages
