@@ -117,7 +117,7 @@ class BareLoop:
 
     def _forward(self, batch: ForwardBatch) -> torch.Tensor:
         self._attention.init_forward_metadata(batch)
-        hidden = self._model.forward(batch, self._attention, self._pool.layers)
+        hidden, _ = self._model.forward_with_aux(batch, self._attention, self._pool.layers)
         picked = hidden if batch.logit_rows is None else hidden[batch.logit_rows]
         ids: torch.Tensor = self._model.logits(picked).argmax(-1)
         return ids

@@ -101,7 +101,7 @@ class DenseLoop:
         """fp32 [len(ids), V] after the tokens seen so far."""
         batch = one_request(torch.tensor(ids), self.length)
         with torch.inference_mode():
-            hidden = self.model.forward(batch, self.attention, self.kv)
+            hidden, _ = self.model.forward_with_aux(batch, self.attention, self.kv)
             self.length += len(ids)
             return self.model.logits(hidden)
 

@@ -80,14 +80,14 @@ def test_forward_is_forward_with_aux_without_aux() -> None:
     batch = one_request(torch.tensor(IDS), 0)
     hidden, aux = model.forward_with_aux(batch, loop.attention, loop.kv)
     assert aux is None
-    assert torch.equal(model.forward(batch, other.attention, other.kv), hidden)
+    assert torch.equal(model.forward_with_aux(batch, other.attention, other.kv)[0], hidden)
 
 
 @pytest.mark.parametrize("options", [{}, {"qk_norm": True}])
 def test_idle_pass(options: dict[str, Any]) -> None:
     model = tiny(**options)
     loop = DenseLoop(model)
-    hidden = model.forward(idle(), loop.attention, loop.kv)
+    hidden, _ = model.forward_with_aux(idle(), loop.attention, loop.kv)
     assert hidden.shape == (0, model.shape.hidden_size)
     assert model.logits(hidden).shape == (0, model.shape.vocab_size)
 
