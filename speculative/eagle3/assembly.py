@@ -61,8 +61,8 @@ def pauses(config: Options, host: DraftHost) -> Pauses:
 
 
 def node_rows(accept_index: Tensor, count: int) -> Tensor:
-    """accept_index int32 [B, W] -> int64 [B * D], the rows of [B * W, ...] that hold the first D nodes of each
-    accepted path; past its end the root's."""
+    """accept_index int32 [B, W] -> int64 [B * D], the rows of [B * W, ...] that hold the first D nodes of
+    each accepted path; past its end the root's."""
     batch, width = accept_index.shape
     first = torch.arange(batch, device=accept_index.device).unsqueeze(1) * width
     return (first + accept_index[:, :count].clamp_min(0)).view(-1)

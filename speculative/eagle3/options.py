@@ -91,12 +91,12 @@ def _tree_problems(config: Options) -> list[str]:
     where = f"spec.num_draft_tokens={drafts + 1} with {shape}"
     if drafts > most:
         return [
-            f"{where}: such a tree has {most} candidates, {drafts} are to be verified besides the known token; "
-            f"use spec.num_draft_tokens={most + 1} or fewer, or more steps"
+            f"{where}: such a tree has {most} candidates, {drafts} are to be verified besides the known "
+            f"token; use spec.num_draft_tokens={most + 1} or fewer, or more steps"
         ]
     if drafts < least:
         return [
-            f"{where}: {drafts} drafts cannot hold {config.topk} siblings or a path of {config.num_steps}; use "
-            f"spec.num_draft_tokens={least + 1} or more, or fewer steps and a smaller topk"
+            f"{where}: {drafts} drafts cannot hold {config.topk} siblings or a path of {config.num_steps}; "
+            f"use spec.num_draft_tokens={least + 1} or more, or fewer steps and a smaller topk"
         ]
     return []

@@ -1,0 +1,31 @@
+"""The draft's KV and the state it keeps are those of the target's true states, after every chunk and verify."""
+
+from __future__ import annotations
+
+import pytest
+from support.eagle3 import CHAIN, GREEDY, PROMPTS, TREE, Audit, bigrams, engine, teach
+from support.engines import TINY, answers, run
+
+from engine.params import SamplingParams
+
+SHORT = SamplingParams(max_tokens=10, ignore_eos=True)
+KINDS = {"chain": CHAIN, "tree": TREE}
+
+
+@pytest.mark.parametrize("page", [1, 16, 64])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chunk", [16, 512])
+def test_kv_after_every_chunk_and_verify(kind: str, page: int, chunk: int) -> None:
+    """Q4, and equality at chunk boundaries: what was drafted is overwritten by what the target really saw."""
+    prompts = PROMPTS[1:4]
+    table = bigrams(prompts, SHORT)
+    sizes = (f"cache.page_size={page}", f"scheduler.chunk_tokens={chunk}")
+    with engine(*KINDS[kind], *sizes) as llm:
+        teach(llm, table)
+        audit = Audit(llm)
+        found = answers(llm.generate(prompts, SHORT))
+        llm.check()
+    assert found == run(prompts, SHORT, *TINY, "overlap=none")
+    assert audit.checked > 10
+    assert max(audit.accepted) >= 2, "the taught draft had several drafts accepted at once"
+    assert min(audit.accepted) == 0
