@@ -46,13 +46,15 @@ class Completion:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """All samples of one prompt. cached_tokens: prompt tokens the prefix cache held for the first of them."""
+    """All samples of one prompt. cached_tokens: prompt tokens the prefix cache held for the first of them.
+    simulated: the accept length that was forced, whose text is nobody's; None for real output."""
 
     request_id: str
     prompt: str | None
     prompt_ids: tuple[int, ...]
     completions: tuple[Completion, ...]
     cached_tokens: int
+    simulated: float | None = None
 
     @property
     def text(self) -> str:

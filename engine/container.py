@@ -61,8 +61,8 @@ class EngineContainer(containers.DeclarativeContainer):
     uploader = Singleton(make.uploader, device, table)
     sampler = Singleton(Sampler)
     runner = Singleton(make.runner, model, attention, pool, draft)
-    ops = Singleton(draft_ops, attention.provided.step_kernels)
-    step = Singleton(Step, table, runner, speculator, sampler, ops)
+    ops = Singleton(drafting.ops, attention, plan, columns)
+    step = Singleton(drafting.step, table, runner, speculator, sampler, ops, metrics, device)
     futures = Singleton(make.futures, queue, metrics, needs_lens, config.overlap)
     executor = Singleton(Executor, table, uploader, step, futures)
 
@@ -77,5 +77,6 @@ class EngineContainer(containers.DeclarativeContainer):
     )
     costs = Singleton(drafting.step_costs, config.step_costs, plan, scratch, circumstances, device, progress)
     widths = Singleton(drafting.width_policy, speculator, costs)
-    scheduler = Singleton(make.scheduler, policy, cache, sizes, plan, widths, loaded, metrics)
+    alarm = Singleton(drafting.acceptance_watch, speculator, plan)
+    scheduler = Singleton(make.scheduler, policy, cache, sizes, plan, widths, loaded, metrics, alarm)
     loop = Singleton(make.part, config.overlap, "overlap", List(scheduler, executor))

@@ -9,6 +9,7 @@ import operator
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dependency_injector.providers import Object
@@ -50,6 +51,7 @@ class EngineCore:
         self.device = str(container.device())
         self.dtype: str = container.dtype()
         self.max_context: int = container.sizes().context  # longest prompt and answer together
+        self.spec = container.plan()
         self.step_costs = container.costs()  # None where nobody asked for them
         self._loop = container.loop()
         self._scheduler = container.scheduler()
@@ -131,7 +133,7 @@ class EngineCore:
         if live.open:
             return None
         del self._live[request_id]
-        return collect(live.requests)
+        return replace(collect(live.requests), simulated=self.spec.simulated)
 
     def _forget(self, request_id: str) -> None:
         """Cancel a request and drop its news, if it is still known."""

@@ -5,9 +5,11 @@ For the container, like engine/factories.py. Knows the draft contract and no alg
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from backends.base import AttentionBackend
 from engine.build import parts_of, target_class
@@ -20,12 +22,22 @@ from engine.metrics import EngineMetrics
 from engine.models.base import CausalLM, LoadedModel
 from engine.models.source import Progress
 from engine.provenance import device_facts
+from engine.runner import ModelRunner
+from engine.sampling.columns import SamplingColumns
+from engine.sampling.rng import PURPOSE_SIMULATED, uniform
+from engine.sampling.sampler import Sampler
+from engine.scheduling.acceptance_watch import UNWATCHED, AcceptanceAlarm, AcceptanceWatch
 from engine.step import Step
 from engine.step_costs import costs_from
 from engine.table import RequestTable
 from engine.text.tokenizer import Tokenizer
+from engine.timed import TimedRunner, TimedSpeculator, TimedStep
 from speculative.base import DraftHost, DraftModel, DraftTarget, SpecPlan, Speculator
+from speculative.ops import DraftOps, draft_ops
+from speculative.simulate import SimulatedOps
 from speculative.width import StepCosts, WidthPolicy
+
+logger = logging.getLogger("syncless")
 
 Drafts = tuple[AttentionBackend | None, AttentionBackend | None]  # draft, draft_extend
 
@@ -105,6 +117,39 @@ def draft_host(
     )
 
 
+def ops(target: AttentionBackend, plan: SpecPlan, columns: SamplingColumns) -> DraftOps:
+    """What a step computes on drafts; with a forced accept length if the plan asks for one."""
+    real = draft_ops(target.step_kernels)
+    if plan.simulated is None:
+        return real
+
+    def coin(rows: Tensor, positions: Tensor) -> Tensor:
+        return uniform(columns.key[rows], positions, PURPOSE_SIMULATED)
+
+    logger.warning(
+        "the accept length is forced to %g: what comes out is not the model's text, and no speed of it is one "
+        "of a real draft",
+        plan.simulated,
+    )
+    return SimulatedOps(real, plan.simulated, plan.longest_run, coin)
+
+
+def step(
+    table: RequestTable,
+    runner: ModelRunner,
+    speculator: Speculator,
+    sampler: Sampler,
+    draft_ops: DraftOps,
+    metrics: EngineMetrics,
+    on: torch.device,
+) -> Step:
+    """The step, with clocks that run when somebody asks."""
+    stages = metrics.stages
+    stages.cuda = on.type == "cuda"
+    inner = Step(table, TimedRunner(runner, stages), TimedSpeculator(speculator, stages), sampler, draft_ops)
+    return TimedStep(inner, stages)
+
+
 def step_costs(
     choice: str,
     plan: SpecPlan,
@@ -144,6 +189,14 @@ def scratch_steps(
     """Steps before the first request, to be timed."""
     pools = [pool] if draft is None else [pool, draft]
     return ScratchSteps(table, step, pools, queue, needs_lens[0])
+
+
+def acceptance_watch(speculator: Speculator, plan: SpecPlan) -> AcceptanceWatch:
+    """An alarm where the draft's makers said what to expect; forced acceptance says nothing of a draft."""
+    expected = speculator.expected_acceptance()
+    if expected is None or plan.simulated is not None:
+        return UNWATCHED
+    return AcceptanceAlarm(expected, plan.longest_run - 1)
 
 
 def width_policy(speculator: Speculator, costs: StepCosts | None = None) -> WidthPolicy:

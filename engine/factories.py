@@ -30,6 +30,7 @@ from engine.request import Request
 from engine.runner import ModelRunner
 from engine.sampling.columns import SamplingColumns, pack_rows
 from engine.scheduler import Scheduler
+from engine.scheduling.acceptance_watch import AcceptanceWatch
 from engine.table import RequestTable, TableSize
 from engine.text.stream import TextStream
 from engine.upload import Uploader
@@ -219,6 +220,7 @@ def scheduler(
     widths: WidthPolicy,
     loaded: LoadedModel,
     metrics: EngineMetrics,
+    alarm: AcceptanceWatch,
 ) -> Scheduler:
     """The scheduler over the pool's pages."""
 
@@ -236,4 +238,5 @@ def scheduler(
         eos_ids=loaded.eos_ids,
         text_stream_factory=text_stream,
         metrics=metrics,
+        alarm=alarm,
     )

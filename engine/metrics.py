@@ -5,10 +5,13 @@ Importable without torch. Knows no part of the engine; the loop, the scheduler a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 
 from engine.batch import Mode
+from engine.spec_metrics import Run, SpecCounts
+from engine.stage_times import StageTimes
 
 Number = int | float
 
@@ -17,6 +20,7 @@ Number = int | float
 class EngineMetrics:
     """decode means VERIFY steps of any width. A host wait is a wait while no later step is queued; waiting
     with one queued is back-pressure. Tokens are counted as users get them (after trimming), never per draft.
+    runs: results of decode steps with drafts. widths: decode steps by their width. stages: off unless asked.
     """
 
     extend_steps: int = 0
@@ -41,14 +45,18 @@ class EngineMetrics:
     overshoot_tokens: int = 0  # emitted for requests that had ended a step before: dropped
     evicted_pages: int = 0  # taken from the prefix cache
     peak_running: int = 0
+    runs: Counter[Run] = field(default_factory=Counter)
+    widths: Counter[int] = field(default_factory=Counter)
+    stages: StageTimes = field(default_factory=StageTimes)
 
-    def launched(self, mode: Mode, rows: int) -> None:
+    def launched(self, mode: Mode, rows: int, width: int = 0) -> None:
         """A step of `rows` requests was launched."""
         if mode is Mode.EXTEND:
             self.extend_steps += 1
         elif mode is Mode.VERIFY:
             self.decode_steps += 1
             self.decode_rows += rows
+            self.widths[width] += 1
         self.peak_running = max(self.peak_running, rows)
 
     def applied(self, mode: Mode, rows: int, tokens: int, accepted: int = 0, drafted: int = 0) -> None:
@@ -74,8 +82,12 @@ class EngineMetrics:
             self.host_wait_seconds += seconds
 
     def snapshot(self) -> dict[str, Number]:
-        """All counters by name."""
-        return asdict(self)
+        """All plain counters by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.type in ("int", "float")}
+
+    def spec_counts(self) -> SpecCounts:
+        """What is known of drafts so far; for differences."""
+        return SpecCounts(Counter(self.runs), Counter(self.widths), self.stages.seconds())
 
 
 def difference(before: Mapping[str, Number], after: Mapping[str, Number]) -> dict[str, Number]:

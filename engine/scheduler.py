@@ -16,6 +16,7 @@ from engine.errors import InternalError, UserError
 from engine.metrics import EngineMetrics
 from engine.policy import Policy
 from engine.request import Event, Request
+from engine.scheduling.acceptance_watch import UNWATCHED, AcceptanceWatch
 from engine.scheduling.admission import WaitingRoom
 from engine.scheduling.gate import Gate
 from engine.scheduling.growth import PageGrowth
@@ -51,11 +52,12 @@ class Scheduler:
         eos_ids: Sequence[int],
         text_stream_factory: TextFactory,
         metrics: EngineMetrics,
+        alarm: AcceptanceWatch = UNWATCHED,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """pages: usable ones, 1..pages (page 0 is padding). widths: chooses the tokens of a decode step.
-        draft_slots: KV slots past the bound that a chain draft writes. Rows must hold max_context + the
-        widest step + the larger of the two.
+        draft_slots: KV slots past the bound that a chain draft writes. alarm: is shown what became of drafts.
+        Rows must hold max_context + the widest step + the larger of the two.
         """
         self.config = policy.config
         self.metrics = metrics
@@ -70,7 +72,7 @@ class Scheduler:
         room = WaitingRoom(policy, self.ledger, reservation)
         self._roster = Roster(room, self.ledger, self.config.max_running, metrics)
         self._outputs = OutputProcessor(text_stream_factory)
-        self._results = ResultApplier(self._roster, self.ledger, self._outputs, metrics, widths, clock)
+        self._results = ResultApplier(self._roster, self.ledger, self._outputs, metrics, widths, alarm, clock)
         self._in_flight: deque[tuple[ScheduledStep, Sequence[Request]]] = deque()
         self._arrivals = 0
         self._step_id = 0  # of the last launched step
@@ -216,7 +218,7 @@ class Scheduler:
     def _launch(self, step: ScheduledStep, requests: Sequence[Request]) -> None:
         self._step_id = step.step_id
         self._in_flight.append((step, requests))
-        self.metrics.launched(step.mode, len(requests))
+        self.metrics.launched(step.mode, len(requests), step.width)
 
 
 def _add_chunk(chunks: list[tuple[Request, int]], request: Request, budget: int) -> int:

@@ -12,6 +12,7 @@ PURPOSE_TOKEN = 0  # the coin that draws a token of the target
 PURPOSE_DRAFT = 1  # draws a draft from the drafter's own distribution
 PURPOSE_ACCEPT = 2  # decides the ratio test of a sampled draft
 PURPOSE_RESIDUAL = 3  # draws the token in place of a sampled draft that was refused
+PURPOSE_SIMULATED = 4  # decides between two lengths of a forced run
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_A = 0xBF58476D1CE4E5B9

@@ -13,8 +13,10 @@ from engine.cache.ledger import PageLedger
 from engine.errors import InternalError
 from engine.metrics import EngineMetrics
 from engine.request import Event, Request, State
+from engine.scheduling.acceptance_watch import AcceptanceWatch
 from engine.scheduling.outputs import OutputProcessor
 from engine.scheduling.roster import Roster
+from engine.spec_metrics import Run
 from speculative.width import WidthPolicy
 
 
@@ -28,6 +30,7 @@ class ResultApplier:
         outputs: OutputProcessor,
         metrics: EngineMetrics,
         widths: WidthPolicy,
+        alarm: AcceptanceWatch,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.events: list[Event] = []
@@ -36,11 +39,12 @@ class ResultApplier:
         self._outputs = outputs
         self._metrics = metrics
         self._widths = widths
+        self._alarm = alarm
         self._clock = clock
 
     def runs(self, step: ScheduledStep, result: StepResult, requests: Sequence[Request]) -> None:
         """A decode step: each request gets its run of 1..width tokens."""
-        width, now = step.width, self._clock()
+        width, now, seen = step.width, self._clock(), self._metrics.runs
         rows = emitted = accepted = drafted = 0
         for i, request in enumerate(requests):
             if request.finish is not Finish.NONE:
@@ -54,12 +58,17 @@ class ResultApplier:
             emitted += count
             accepted += min(result.accepted[i], count)
             drafted += result.drafted[i]
+            if width > 1:
+                greedy = request.params.temperature == 0
+                seen[Run(width, result.drafted[i], result.accepted[i], count, greedy)] += 1
             self._widths.learn(
                 request.drafting, width, result.drafted[i], result.accepted[i], result.signal[i]
             )
             if request.finish is not Finish.NONE:
                 self._roster.depart(request)
         self._metrics.applied(step.mode, rows, emitted, accepted, drafted)
+        if width > 1:
+            self._alarm.check(seen)
 
     def chunks(self, step: ScheduledStep, result: StepResult, requests: Sequence[Request]) -> None:
         """A prefill step: the KV of each chunk is written; a request's last one brought its next token."""

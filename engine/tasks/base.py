@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from engine.request import Delta, RequestOutput
     from engine.runs import RunFolder
     from engine.text.tokenizer import Tokenizer
+    from speculative.base import SpecPlan
     from speculative.width import StepCosts
 
 EXIT_OK = 0
@@ -40,6 +41,7 @@ class TextEngine(Protocol):
     max_context: int  # tokens that a prompt and its answer may have together
     model_files: Mapping[str, str]
     metrics: EngineMetrics
+    spec: SpecPlan  # of its draft algorithm
     step_costs: StepCosts | None  # that its widths were chosen by; None: nobody asked for them
 
     def add(self, prompt: Prompt, params: SamplingParams | None = None, *, listener: bool = False) -> str:
@@ -127,6 +129,7 @@ class Task(ABC):
     """One verb of the command line. Its yaml names the class; `Config` holds the yaml's numbers."""
 
     leaves_run: ClassVar[bool] = True  # whether it gets a run folder
+    compares_outputs: ClassVar[bool] = False  # whether it judges outputs, which forced ones would spoil
     shows_violations: ClassVar[bool] = False  # whether it runs although rules object, and reports them
 
     @dataclass(frozen=True)

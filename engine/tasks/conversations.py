@@ -81,11 +81,12 @@ class Conversations:
 
 
 class LiveText:
-    """Text on stdout as it arrives. A reader that went away ends the run quietly."""
+    """Text on stdout as it arrives. A reader that went away ends the run quietly. header: stands before it."""
 
-    def __init__(self, stdout: TextIO, stop: StopFlag) -> None:
+    def __init__(self, stdout: TextIO, stop: StopFlag, header: str = "") -> None:
         self._stdout = stdout
         self._stop = stop
+        self._header = header
         self._last = "\n"
         self.gone = False
 
@@ -95,7 +96,8 @@ class LiveText:
         if not text or self._stop.requested:
             return
         try:
-            print(text, end="", file=self._stdout, flush=True)
+            print(self._header + text, end="", file=self._stdout, flush=True)
+            self._header = ""
         except BrokenPipeError:
             self.gone = True
             self._stop.request()

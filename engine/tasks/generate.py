@@ -19,7 +19,7 @@ from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, Outcome, Task, TaskCont
 from engine.tasks.conversations import Conversations, LiveText
 from engine.tasks.drive import Answer, Job
 from engine.tasks.interrupts import StopFlag
-from engine.tasks.report import summary, totals
+from engine.tasks.report import simulated_header, summary, totals
 from engine.tasks.requests import load_workload, make_jobs, sampling_params
 from engine.workloads.base import WorkItem
 
@@ -62,7 +62,9 @@ class Generate(Task):
     ) -> Outcome:
         before, start = engine.metrics.snapshot(), time.perf_counter()
         with StopFlag(context.stderr) as stop, context.folder().open_lines() as out:
-            live_out = LiveText(context.stdout, stop) if live else None
+            live_out = (
+                LiveText(context.stdout, stop, simulated_header(engine.spec.simulated)) if live else None
+            )
             talk = Conversations(engine, items, out, stop, live_out, context.stderr)
             talk.run(jobs)
         seconds = time.perf_counter() - start
@@ -77,7 +79,8 @@ class Generate(Task):
         keys = sorted(talk.texts)
         body = summary([items[k].title() for k in keys], [talk.texts[k] for k in keys], self._config.show)
         speed = f"{result['output_tokens_per_s']:.1f} tokens/s"
-        return f"{body}\n{len(keys)} answers, {result['output_tokens']} tokens, {speed}"
+        header = simulated_header(result["simulated_accept_length"])
+        return f"{header}{body}\n{len(keys)} answers, {result['output_tokens']} tokens, {speed}"
 
 
 def record_engine(context: TaskContext, engine: TextEngine) -> None:
@@ -99,6 +102,7 @@ def _result(
     return {
         "task": "generate",
         "interrupted": stopped,
+        "simulated_accept_length": engine.spec.simulated,
         **totals(answers, seconds),
         "first_token_at": _wall_clock(min(firsts)) if firsts else None,
         "seed": engine.seed,

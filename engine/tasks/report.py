@@ -22,9 +22,11 @@ LOWEST = -1e30  # stands for minus infinity: JSON has none
 
 def answer_row(answer: Answer, item: WorkItem, index: int, turn: int = 0) -> dict[str, Any]:
     """One line of outputs.jsonl. Times are milliseconds since the engine got the request."""
+    forced = answer.output.simulated
     return {
         "index": index,
         "turn": turn,
+        **({} if forced is None else {"simulated_accept_length": forced}),
         **item.as_row(),
         "prompt_tokens": len(answer.job.ids),
         "cached_tokens": answer.output.cached_tokens,
@@ -39,6 +41,13 @@ def summary(titles: Sequence[str], texts: Sequence[Sequence[str]], shown: int) -
         blocks.append(f"── {one_line(title)}\n" + "\n┄┄\n".join(text.strip("\n") for text in samples) + "\n")
     hidden = len(titles) - shown
     return "\n".join(blocks) + (f"\n… and {hidden} more in outputs.jsonl\n" if hidden > 0 else "")
+
+
+def simulated_header(forced: float | None) -> str:
+    """What stands above text that no model wrote; empty above real text."""
+    if forced is None:
+        return ""
+    return f"SIMULATED: the accept length is forced to {forced:g}; this is not the model's output\n"
 
 
 def one_line(text: str, width: int = TITLE_WIDTH) -> str:

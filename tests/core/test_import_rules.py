@@ -16,7 +16,9 @@ LEAVES |= {
     for n in ("shape", "scaling", "rope", "linear", "weights", "names", "quantize", "hf_config", "checkpoint")
 } | {"engine.models.safetensors_reader"}
 # Concrete parts live here; engine may name the contracts and the algorithm-free helpers only.
-ENGINE_MAY = {"backends.base"} | {f"speculative.{n}" for n in ("base", "accept", "tree", "width", "ops")}
+ENGINE_MAY = {"backends.base"} | {
+    f"speculative.{n}" for n in ("base", "accept", "tree", "width", "ops", "simulate")
+}
 
 
 def _files(package: str) -> list[Path]:

@@ -18,7 +18,9 @@ from engine.models.shape import ModelShape
 from engine.request import Completion, Delta, RequestOutput
 from engine.runs import create_run
 from engine.tasks.base import TaskContext
+from engine.spec_metrics import Run
 from engine.text.bytes_tokenizer import EOS, ByteTokenizer
+from speculative.base import SpecPlan
 
 VOCAB = 320
 Script = Callable[[Sequence[int]], int]
@@ -53,6 +55,7 @@ class FakeEngine:
         self.model_files: Mapping[str, str] = {"weights": "abc"}
         self.metrics = EngineMetrics()
         self.step_costs = None
+        self.spec = SpecPlan(width=width)
         self.script, self.width = script, width
         self.steps = 0
         self.closed = False
@@ -80,7 +83,7 @@ class FakeEngine:
     def step(self) -> list[Delta]:
         self.steps += 1
         self.on_step(self.steps)
-        self.metrics.launched(Mode.VERIFY, len(self._requests), drafts=self.width - 1)
+        self.metrics.launched(Mode.VERIFY, len(self._requests), self.width)
         return [
             delta
             for name, request in list(self._requests.items())
@@ -102,7 +105,10 @@ class FakeEngine:
                 request["finish"][index] = "stop"
             elif len(out) >= min(params.max_tokens or 10**9, self.max_context - len(request["prompt"])):
                 request["finish"][index] = "length"
-        self.metrics.applied(Mode.VERIFY, 1, len(new))
+        drafts = self.width - 1
+        self.metrics.applied(Mode.VERIFY, 1, len(new), len(new) - 1, drafts)
+        if drafts:
+            self.metrics.runs[Run(self.width, drafts, drafts, len(new), params.temperature == 0)] += 1
         finish = request["finish"][index]
         if not request["listener"] and finish is None:
             return None

@@ -156,16 +156,17 @@ def test_an_endless_benchmark_is_refused(tmp_path: Path) -> None:
 def test_metrics_count_modes_waits_and_results() -> None:
     metrics = EngineMetrics()
     metrics.launched(Mode.EXTEND, 3)
-    metrics.launched(Mode.VERIFY, 2, drafts=3)
-    metrics.launched(Mode.VERIFY, 4, drafts=3)
+    metrics.launched(Mode.VERIFY, 2, 4)
+    metrics.launched(Mode.VERIFY, 4, 1)
     metrics.waited(0.5, later_queued=False)
     metrics.waited(0.25, later_queued=True)
     metrics.applied(Mode.EXTEND, 3, 3)
-    metrics.applied(Mode.VERIFY, 2, 5, accepted=3)
+    metrics.applied(Mode.VERIFY, 2, 5, accepted=3, drafted=18)
     found = metrics.snapshot()
     assert (found["extend_steps"], found["decode_steps"], found["decode_rows"]) == (1, 2, 6)
     assert (found["host_waits"], found["back_pressure_waits"]) == (1, 1)
     assert (found["emitted_tokens"], found["decode_tokens"], found["drafted_tokens"]) == (8, 5, 18)
+    assert metrics.spec_counts().widths == {4: 1, 1: 1}
     derived = rates(found)
     assert derived["decode_batch"] == 3
     assert derived["accept_length"] == 2.5
@@ -176,9 +177,9 @@ def test_metrics_count_modes_waits_and_results() -> None:
 def test_rates_of_nothing_are_null_and_differences_drop_the_past() -> None:
     metrics = EngineMetrics()
     assert set(rates(metrics.snapshot()).values()) == {None}
-    metrics.launched(Mode.VERIFY, 4)
+    metrics.launched(Mode.VERIFY, 4, 1)
     before = metrics.snapshot()
-    metrics.launched(Mode.VERIFY, 2)
+    metrics.launched(Mode.VERIFY, 2, 1)
     grown = difference(before, metrics.snapshot())
     assert (grown["decode_steps"], grown["decode_rows"], grown["peak_running"]) == (1, 2, 4)
 
