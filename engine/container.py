@@ -17,8 +17,6 @@ from engine.lengths import needs_cpu_seq_lens
 from engine.metrics import EngineMetrics
 from engine.models.source import silent
 from engine.sampling.sampler import Sampler
-from engine.step import Step
-from speculative.ops import draft_ops
 
 
 class EngineContainer(containers.DeclarativeContainer):

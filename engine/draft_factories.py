@@ -127,8 +127,8 @@ def ops(target: AttentionBackend, plan: SpecPlan, columns: SamplingColumns) -> D
         return uniform(columns.key[rows], positions, PURPOSE_SIMULATED)
 
     logger.warning(
-        "the accept length is forced to %g: what comes out is not the model's text, and no speed of it is one "
-        "of a real draft",
+        "the accept length is forced to %g: what comes out is not the model's text, and no speed of it is "
+        "one of a real draft",
         plan.simulated,
     )
     return SimulatedOps(real, plan.simulated, plan.longest_run, coin)

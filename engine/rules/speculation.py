@@ -13,8 +13,8 @@ def simulated(facts: Facts) -> Answer:
         return not_applicable("acceptance is real")
     if facts.flag("task", "compares_outputs", False):
         return violated(
-            f"{facts.named('task')} judges outputs, and spec.simulate_accept_length={forced:g} makes them up; "
-            "leave it out, or use task=bench"
+            f"{facts.named('task')} judges outputs, and spec.simulate_accept_length={forced:g} makes them "
+            "up; leave it out, or use task=bench"
         )
     return ok("nothing judges the output")
 

@@ -64,8 +64,8 @@ class AcceptanceAlarm(AcceptanceWatch):
     def _say(self, count: int, accepted: int, promised: float) -> None:
         logger.warning(
             "drafts are accepted far less than the draft's card says: %.2f tokens a step instead of %.2f, "
-            "over %d steps. Likely causes: other hidden layers than the draft was trained on (its config.json), "
-            "prompts without the model's chat template, another rope_theta, or text unlike its training's",
+            "over %d steps. Likely causes: other hidden layers than it was trained on (see its config.json), "
+            "prompts without the model's chat template, another rope_theta, or text unlike its own",
             1 + accepted / count,
             1 + promised / count,
             count,

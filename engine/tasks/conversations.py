@@ -81,7 +81,7 @@ class Conversations:
 
 
 class LiveText:
-    """Text on stdout as it arrives. A reader that went away ends the run quietly. header: stands before it."""
+    """Text on stdout as it arrives, after `header`. A reader that went away ends the run quietly."""
 
     def __init__(self, stdout: TextIO, stop: StopFlag, header: str = "") -> None:
         self._stdout = stdout

@@ -17,8 +17,8 @@ from engine.metrics import EngineMetrics
 from engine.models.shape import ModelShape
 from engine.request import Completion, Delta, RequestOutput
 from engine.runs import create_run
-from engine.tasks.base import TaskContext
 from engine.spec_metrics import Run
+from engine.tasks.base import TaskContext
 from engine.text.bytes_tokenizer import EOS, ByteTokenizer
 from speculative.base import SpecPlan
 
