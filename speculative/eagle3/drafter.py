@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from engine.batch import DraftTree
 from engine.build import choice, number
 from engine.lazy import lazy_import
+from speculative.adaptive import AdaptiveWidth
 from speculative.base import (
     DraftHost,
     DraftMemory,
@@ -71,6 +72,7 @@ class Eagle3(Speculator):
         self._passes = assembly.passes(host)
         self._proposal = assembly.proposal(config, self.plan, host)
         self._pauses = assembly.pauses(config, host)
+        self._depths = options.depths(config)
         self._longest = self._draft.max_positions
         self._outgrows = self._longest < host.context
 
@@ -102,6 +104,8 @@ class Eagle3(Speculator):
 
     def width_policy(self, costs: StepCosts | None) -> WidthPolicy:
         inner = super().width_policy(costs)
+        if costs is not None:
+            inner = AdaptiveWidth(self._depths, costs, self.expected_acceptance())
         return CountsLongRows(inner, self._longest, self._host.count) if self._outgrows else inner
 
     def expected_acceptance(self) -> tuple[float, ...] | None:

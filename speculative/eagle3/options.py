@@ -44,7 +44,18 @@ def plan(config: Options) -> SpecPlan:
         scratch=(steps - 1) * config.topk if tree else 0,
         simulated=config.simulate_accept_length,
         depth=steps if tree else None,
+        measures=(1, *depths(config)) if config.adaptive else (),
     )
+
+
+def depths(config: Options) -> dict[int, int]:
+    """Widths that an adaptive drafter chooses from besides 1, with the deepest draft of each. A tree has one
+    size; of long chains a few."""
+    if config.topk > 1:
+        return {config.num_draft_tokens: config.num_steps}
+    widest = config.num_draft_tokens
+    some = {width for width in (2, 3, 4, 5, 6, 8, 12, 16, 24) if width < widest}
+    return {width: width - 1 for width in sorted({*some, widest})}
 
 
 def candidates(config: Options) -> int:
