@@ -36,12 +36,11 @@ def first_level(tokens: Tensor, logprobs: Tensor) -> Candidates:
 
 def next_level(found: Candidates, survivors: Tensor, tokens: Tensor, logprobs: Tensor) -> Candidates:
     """K children of every survivor are added: survivors int64 [B, K]; tokens, logprobs [B, K, K]."""
-    batch = len(survivors)
     above = found.scores.gather(1, survivors).unsqueeze(2)
-    scores = (above + _ordered(logprobs)).view(batch, -1)
+    scores = (above + _ordered(logprobs)).flatten(1)  # never view(B, -1): B may be 0
     parents = survivors.repeat_interleave(tokens.shape[2], dim=1)
     return Candidates(
-        torch.cat((found.tokens, tokens.reshape(batch, -1)), dim=1),
+        torch.cat((found.tokens, tokens.flatten(1)), dim=1),
         torch.cat((found.scores, scores), dim=1),
         torch.cat((found.parent, parents), dim=1),
     )

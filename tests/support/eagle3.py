@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from support.engines import TINY, make, run
 from torch import Tensor
 
 from backends.base import AttentionContext
@@ -18,6 +17,7 @@ from engine.params import SamplingParams
 from speculative.base import DraftView, Observed, PrefillSeen
 from speculative.eagle3.draft import Eagle3Draft
 from speculative.eagle3.drafter import HIDDEN, Eagle3
+from support.engines import TINY, make, run
 
 PROMPTS = [[65 + i, 2 * i, 7, 9, i] * (1 + 3 * i) for i in range(6)]
 CHAIN = ("spec=eagle3", "spec.load=dummy")
