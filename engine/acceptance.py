@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from engine.batch import ABSENT, DraftTree, SamplingClass
 from engine.sampling.columns import SamplingColumns
-from engine.sampling.sampler import Sampled, Sampler
+from engine.sampling.rng import PURPOSE_ACCEPT, PURPOSE_RESIDUAL, PURPOSE_TOKEN, uniform
+from engine.sampling.sampler import Sampled, Sampler, with_logprobs
 from speculative.accept import Accepted
 from speculative.ops import DraftOps
 from speculative.tree import TreeGeometry
@@ -50,8 +52,12 @@ class Judged:
 
 
 class Acceptance:
-    """Sample-and-match: the target draws its own token after every node, and the walk follows the child that
-    equals it (docs/exactness.md)."""
+    """Both rules emit tokens that follow the target's distribution exactly (docs/exactness.md).
+
+    Sample-and-match, for deterministic drafts: the target draws its own token after every node, and the walk
+    follows the child that equals it. The ratio test, for a chain of drafts that come with the distributions
+    they were drawn from (speculative.ratio).
+    """
 
     def __init__(self, sampler: Sampler, ops: DraftOps, columns: SamplingColumns) -> None:
         self._sampler = sampler
@@ -67,16 +73,43 @@ class Acceptance:
 
     def __call__(self, asked: Asked) -> Judged:
         """Nothing is read on the host."""
-        sampled = self._draw(asked)
+        return self._match(asked) if asked.tree.probs is None else self._ratio(asked)
+
+    def _match(self, asked: Asked) -> Judged:
+        sampled = self._sampler(
+            asked.logits, *_nodes(asked), self._columns, asked.sampling, _ancestors(asked)
+        )
         target = sampled.tokens.view(-1, asked.width)
         taken, count, finish = self._ops.accept_and_trim(
             asked.tree, target, asked.start, asked.rows, self._columns
         )
         return Judged(taken, count, finish, target, along_path(sampled, taken, asked.width))
 
-    def _draw(self, asked: Asked) -> Sampled:
-        """The target's own token after every node."""
-        return self._sampler(asked.logits, *_nodes(asked), self._columns, asked.sampling, _ancestors(asked))
+    def _ratio(self, asked: Asked) -> Judged:
+        """Node j of a chain is step j of its path: what is emitted is the target's token after each node."""
+        assert asked.shape.mask is None, "the ratio test judges chains"
+        probs = self._sampler.probabilities(
+            asked.logits, *_nodes(asked), self._columns, asked.sampling, _ancestors(asked)
+        )
+        probs = probs.view(-1, asked.width, probs.shape[-1])
+        taken = self._ops.accept_ratio(asked.tree, probs, *self._coins(asked))
+        count, finish = self._ops.trim(
+            taken.emitted, taken.n_accepted + 1, asked.start, asked.rows, self._columns
+        )
+        sampled = with_logprobs(asked.logits, taken.emitted.view(-1), asked.sampling.top_logprobs)
+        return Judged(taken, count, finish, taken.emitted, logprob_rows(sampled))
+
+    def _coins(self, asked: Asked) -> tuple[Tensor, Tensor]:
+        """float64 [B, W] each: for the test of the draft after a node, and for the draw after it.
+
+        Without a draft to refuse, the draw is the target's own and takes its own coin: a request that
+        declines drafts gets what plain decoding gives it.
+        """
+        key = self._columns.key[asked.rows].unsqueeze(1)
+        after = asked.start.long().unsqueeze(1) + 1 + asked.shape.depth
+        tested = functional.pad(asked.tree.parent[:, 1:] >= 0, (0, 1))
+        own, instead = uniform(key, after, PURPOSE_TOKEN), uniform(key, after, PURPOSE_RESIDUAL)
+        return uniform(key, after, PURPOSE_ACCEPT), torch.where(tested, instead, own)
 
 
 def _nodes(asked: Asked) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from sampling_reference import filtered
+from support.sampling_reference import filtered
 
 from engine.sampling.choose import argmax_tokens, inverse_cdf, sum_rows
 from engine.sampling.filters import apply_filters

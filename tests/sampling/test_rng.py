@@ -1,12 +1,20 @@
 """The counter-based generator: known vectors, uniformity (field report P18), independence of streams."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
 from engine.params import sample_key
-from engine.sampling.rng import uniform
+from engine.sampling.rng import (
+    PURPOSE_ACCEPT,
+    PURPOSE_DRAFT,
+    PURPOSE_RESIDUAL,
+    PURPOSE_TOKEN,
+    uniform,
+)
 
 MASK = (1 << 64) - 1
 
@@ -100,3 +108,26 @@ def test_the_extreme_hashes_stay_inside_the_open_interval(hash_value):
     value = uniform(torch.tensor([signed(key)]), torch.tensor([0])).item()
     assert 0.0 < value < 1.0
     assert (value < 0.5) == (hash_value == 0)
+
+
+PURPOSES = (PURPOSE_TOKEN, PURPOSE_DRAFT, PURPOSE_ACCEPT, PURPOSE_RESIDUAL)
+
+
+def coins_of(purpose: int) -> np.ndarray:
+    """One seed in a hundred positions, a thousand times."""
+    keys = keys_of(range(1000)).repeat_interleave(100)
+    return uniform(keys, torch.arange(100).repeat(1000), purpose).numpy()
+
+
+@pytest.mark.parametrize("purpose", PURPOSES)
+def test_p18_the_coins_of_every_purpose_are_uniform(purpose):
+    assert stats.kstest(coins_of(purpose), "uniform").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(PURPOSES, 2)))
+def test_the_coins_of_two_purposes_are_independent(one, other, lag):
+    """At one position, and at the next: a 10 x 10 table of both."""
+    a, b = coins_of(one)[: -lag or None], coins_of(other)[lag:]
+    seen, *_ = np.histogram2d(a, b, bins=10, range=[[0, 1], [0, 1]])
+    assert stats.chisquare(seen.ravel()).pvalue > 1e-3

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from sampling_reference import chi_square_p, distribution, shaped_logits
+from support.sampling_reference import chi_square_p, distribution, shaped_logits
 
 from engine.batch import SamplingClass, SamplingRow
 from engine.params import SamplingParams, sample_key

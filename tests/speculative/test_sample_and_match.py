@@ -1,20 +1,16 @@
-"""Decoding loops over a toy target: losslessness, joint distributions, penalties and limits per position.
+"""Decoding loops over a toy target: losslessness, penalties and limits per position.
 
-Tests are named after the field reports that they answer.
+Tests are named after the field reports that they answer. Distributions: test_spec_law.py.
 """
 
 from collections import Counter
 
-import numpy as np
 import pytest
 import torch
-from scipy import stats
 from toy_target import Loop, constant_chain, plain, random_chain, random_tree, scripted_chain, toy_logits
 
 from engine.batch import DraftTree, Finish, SamplingClass, SamplingRow
 from engine.params import SamplingParams, sample_key
-from engine.sampling.rng import uniform
-from engine.sampling.sampler import Sampler
 from speculative.accept import accept
 
 VOCAB = 8
@@ -76,73 +72,6 @@ def test_l11_drafts_that_are_always_wrong_cost_nothing_but_steps():
     assert loop.run(scripted_chain(4, wrong)) == script
     assert all((n[loop.finish == Finish.NONE] == 0).all() for n in loop.accepted)
     assert {n.max().item() for n in loop.emitted} == {1}
-
-
-def joint_counts(loop: Loop, drafter) -> np.ndarray:
-    """How often each run of three output tokens came up."""
-    while bool((loop.known < len(PROMPT) + 3).any()):
-        loop.step(drafter)
-    first = loop.tokens[:, len(PROMPT) : len(PROMPT) + 3].long()
-    index = (first[:, 0] * VOCAB + first[:, 1]) * VOCAB + first[:, 2]
-    return np.bincount(index.numpy(), minlength=VOCAB**3).astype(float)
-
-
-def exact_joint() -> np.ndarray:
-    share = toy_logits(VOCAB).double().softmax(-1)
-    a, b = PROMPT
-    joint = share[a, b].view(-1, 1, 1) * share[b].unsqueeze(-1) * share
-    return joint.reshape(-1).numpy()
-
-
-def p_value(counts: np.ndarray) -> float:
-    expected = exact_joint() * counts.sum()
-    big = expected >= 5
-    seen = np.append(counts[big], counts[~big].sum())
-    meant = np.append(expected[big], expected[~big].sum())
-    return float(stats.chisquare(seen, meant * seen.sum() / meant.sum()).pvalue)
-
-
-SAMPLES = 60000
-
-
-def many() -> Loop:
-    rows = [SamplingRow(temperature=1.0, key=sample_key(seed, 0)) for seed in range(SAMPLES)]
-    return Loop(toy_logits(VOCAB), PROMPT, rows, SamplingClass(sampled=True), room=12)
-
-
-@pytest.mark.parametrize("drafter", DRAFTERS)
-def test_l5_p7_three_tokens_follow_the_exact_joint_distribution(drafter):
-    assert p_value(joint_counts(many(), DRAFTERS[drafter]())) > 1e-3
-
-
-def test_p7_a_fresh_draw_after_a_mismatch_would_be_caught():
-    """The wrong rule: accept a draft that equals the draw, but on a mismatch draw again."""
-    logits = toy_logits(VOCAB)[1, 3].repeat(SAMPLES, 1)
-    loop = many()
-    position = loop.known.long()
-    draw = Sampler()(logits, loop.at, position, loop.columns, loop.cls).tokens
-    draft = constant_chain(2, 7)(loop).tokens[:, 1]
-    loop.columns.key ^= 0x5A5A5A5A
-    fresh = Sampler()(logits, loop.at, position, loop.columns, loop.cls).tokens
-    share = toy_logits(VOCAB)[1, 3].double().softmax(-1).numpy() * SAMPLES
-    right = np.bincount(draw.numpy(), minlength=VOCAB)
-    wrong = np.bincount(torch.where(draw == draft, draw, fresh).numpy(), minlength=VOCAB)
-    assert stats.chisquare(right, share).pvalue > 1e-3
-    assert stats.chisquare(wrong, share).pvalue < 1e-6
-
-
-def test_p7_the_ratio_test_follows_the_same_distribution():
-    """Leviathan et al. 2023, alg. 1, as an independent witness: both rules are exact."""
-    p = toy_logits(VOCAB)[1, 3].double().softmax(-1)
-    q = torch.full_like(p, 1 / VOCAB)
-    keys = torch.arange(SAMPLES) * 0x1234567
-    coins = [uniform(keys, torch.zeros(SAMPLES, dtype=torch.int64), purpose) for purpose in (1, 2, 3)]
-    draft = (coins[0] * VOCAB).long()
-    residual = (p - q).clamp_min(0)
-    other = torch.searchsorted(residual.cumsum(0) / residual.sum(), coins[2])
-    tokens = torch.where(coins[1] < (p / q)[draft], draft, other)
-    counts = np.bincount(tokens.numpy(), minlength=VOCAB)
-    assert stats.chisquare(counts, p.numpy() * SAMPLES).pvalue > 1e-3
 
 
 def test_p4_temperature_has_an_effect_with_drafts():

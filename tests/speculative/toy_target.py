@@ -6,19 +6,32 @@ shows.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from engine.acceptance import Acceptance, Asked, Judged
 from engine.batch import DraftTree, Finish, SamplingClass, SamplingRow
+from engine.params import sample_key
 from engine.sampling.columns import SamplingColumns, pack_rows
+from engine.sampling.draws import draws_of
 from engine.sampling.sampler import Sampler
-from speculative.accept import accept, trim
-from speculative.tree import chain, geometry
+from speculative.ops import TorchDraftOps
+from speculative.sampled import draw_drafts, sampled_chain
+from speculative.tree import chain
 
 Drafter = Callable[["Loop"], DraftTree]
+Rule = Callable[[SamplingColumns], Callable[[Asked], Judged]]
+CPU = torch.device("cpu")
+LISTED = 4  # biases and stop ids of a crowd: whole lists of 200,000 requests would fill the memory
+
+
+def exact(columns: SamplingColumns) -> Acceptance:
+    """The engine's own accept stage."""
+    return Acceptance(Sampler(), TorchDraftOps(), columns)
 
 
 def toy_logits(vocab: int, seed: int = 0, scale: float = 2.0) -> Tensor:
@@ -32,63 +45,107 @@ def plain(loop: Loop) -> DraftTree:
     return chain(loop.last.unsqueeze(1))
 
 
-@dataclass
 class Loop:
-    """Rows of requests and the tokens they know; `step` runs one verify pass over all of them."""
+    """Requests and the tokens they know; `step` runs one verify pass over all of them.
 
-    table: Tensor  # [V, V, V]
-    prompt: Sequence[int]
-    rows: Sequence[SamplingRow]
-    cls: SamplingClass
-    room: int = 64
-    accepted: list[Tensor] = field(default_factory=list)
-    emitted: list[Tensor] = field(default_factory=list)
+    at: int64 [B] rows of `columns`. tokens: int32 [B, room]; known, finish: int32 [B].
+    """
 
-    def __post_init__(self) -> None:
-        count = len(self.rows)
-        self.columns = SamplingColumns(count + 1, self.table.shape[0], torch.device("cpu"), penalties=True)
+    def __init__(
+        self,
+        table: Tensor,
+        prompt: Sequence[int],
+        rows: Sequence[SamplingRow],
+        cls: SamplingClass,
+        room: int = 64,
+        rule: Rule = exact,
+    ) -> None:
+        columns = SamplingColumns(len(rows) + 1, table.shape[0], CPU, penalties=True)
+        columns.unpack_into(torch.from_numpy(pack_rows(rows)), torch.arange(1, len(rows) + 1))
+        self._start(table, prompt, columns, cls, room, rule)
+
+    @classmethod
+    def crowd(
+        cls,
+        table: Tensor,
+        prompt: Sequence[int],
+        row: SamplingRow,
+        sampling: SamplingClass,
+        count: int,
+        rule: Rule = exact,
+    ) -> Loop:
+        """`count` requests that differ by their seeds alone; room for a few tokens."""
+        self = cls.__new__(cls)
+        columns = SamplingColumns(2, table.shape[0], CPU, penalties=True)
+        columns.unpack_into(torch.from_numpy(pack_rows([row])), torch.tensor([1]))
+        for name, values in vars(columns).items():
+            if isinstance(values, Tensor):
+                short = values[:, :LISTED] if name in ("bias_ids", "bias_values", "stop_ids") else values
+                repeated = short[1:].expand(count, *short.shape[1:])
+                setattr(columns, name, torch.cat((short[:1], repeated)))
+        columns.key[1:] = _keys(count)
+        self._start(table, prompt, columns, sampling, len(prompt) + 8, rule)
+        return self
+
+    def _start(
+        self,
+        table: Tensor,
+        prompt: Sequence[int],
+        columns: SamplingColumns,
+        cls: SamplingClass,
+        room: int,
+        rule: Rule,
+    ) -> None:
+        count = len(columns.key) - 1
+        self.table, self.prompt, self.columns, self.cls, self.room = table, prompt, columns, cls, room
+        self.rule = rule(columns)
+        self.accepted: list[Tensor] = []
+        self.emitted: list[Tensor] = []
         self.at = torch.arange(1, count + 1)
-        self.columns.unpack_into(torch.from_numpy(pack_rows(self.rows)), self.at)
-        self.tokens = torch.zeros(count, self.room, dtype=torch.int32)
-        self.tokens[:, : len(self.prompt)] = torch.tensor(self.prompt, dtype=torch.int32)
-        self.known = torch.full((count,), len(self.prompt), dtype=torch.int32)
+        self.tokens = torch.zeros(count, room, dtype=torch.int32)
+        self.tokens[:, : len(prompt)] = torch.tensor(prompt, dtype=torch.int32)
+        self.known = torch.full((count,), len(prompt), dtype=torch.int32)
         self.finish = torch.zeros(count, dtype=torch.int32)
-        whole = torch.cat((torch.zeros(1, self.room, dtype=torch.int32), self.tokens))
-        self.columns.count_known(self.at, whole, self.known, self.known)
+        whole = torch.cat((torch.zeros(1, room, dtype=torch.int32), self.tokens))
+        columns.count_known(self.at, whole, self.known, self.known)
+
+    def only(self, chosen: Tensor) -> Loop:
+        """The same loop for the requests where `chosen`, bool [B]; the sampling columns stay common."""
+        part = copy.copy(self)
+        part.accepted, part.emitted = [], []
+        for name in ("at", "tokens", "known", "finish"):
+            setattr(part, name, getattr(self, name)[chosen])
+        return part
 
     @property
     def last(self) -> Tensor:
         """int32 [B]: the last known token."""
         return self.tokens.gather(1, (self.known - 1).long().unsqueeze(1)).squeeze(1)
 
+    @property
+    def before_last(self) -> Tensor:
+        """int32 [B]: the known token before it."""
+        return self.tokens.gather(1, (self.known - 2).clamp_min(0).long().unsqueeze(1)).squeeze(1)
+
     def step(self, drafter: Drafter = plain) -> None:
         """One verify pass; finished rows stay as they are."""
         tree = drafter(self)
         batch, width = tree.tokens.shape
-        shape = geometry(tree, True)
-        positions = (self.known.long().unsqueeze(1) + shape.depth).view(-1)
-        sampled = Sampler()(
-            self._logits(tree).view(batch * width, -1),
-            self.at.repeat_interleave(width),
-            positions,
-            self.columns,
-            self.cls,
-            shape.ancestors if width > 1 else None,
-        )
-        taken = accept(tree, sampled.tokens.view(batch, width))
-        count, finish = trim(taken.emitted, taken.n_accepted + 1, self.known - 1, self.at, self.columns)
+        shape = TorchDraftOps().geometry(tree, needs_mask=tree.probs is None)
+        logits = self._logits(tree).view(batch * width, -1)
+        judged = self.rule(Asked(self.at, self.known - 1, tree, shape, logits, self.cls))
         running = self.finish == Finish.NONE
-        self._commit(taken.emitted, torch.where(running, count, 0))
-        self.finish = torch.where(running, finish, self.finish)
-        self.accepted.append(taken.n_accepted)
-        self.emitted.append(torch.where(running, count, 0))
+        count = torch.where(running, judged.count, 0)
+        self._commit(judged.taken.emitted, count)
+        self.finish = torch.where(running, judged.finish, self.finish)
+        self.accepted.append(judged.taken.n_accepted)
+        self.emitted.append(count)
 
     def _logits(self, tree: DraftTree) -> Tensor:
         """[B, W, V]: each node's token and its parent's (the root's is the token before) choose the
         logits."""
-        before = self.tokens.gather(1, (self.known - 2).clamp_min(0).long().unsqueeze(1))
         parents = tree.tokens.gather(1, tree.parent.clamp_min(0).long())
-        parents = torch.cat((before, parents[:, 1:]), dim=1)
+        parents = torch.cat((self.before_last.unsqueeze(1), parents[:, 1:]), dim=1)
         return self.table[parents.long(), tree.tokens.long()]
 
     def _commit(self, emitted: Tensor, count: Tensor) -> None:
@@ -118,7 +175,7 @@ def random_chain(width: int, seed: int) -> Drafter:
     generator = torch.Generator().manual_seed(seed)
 
     def draft(loop: Loop) -> DraftTree:
-        shape = (len(loop.rows), width - 1)
+        shape = (len(loop.at), width - 1)
         guess = torch.randint(0, loop.table.shape[0], shape, generator=generator, dtype=torch.int32)
         return chain(torch.cat((loop.last.unsqueeze(1), guess), dim=1))
 
@@ -129,7 +186,7 @@ def constant_chain(width: int, token: int) -> Drafter:
     """Always the same drafts: as far from uniform as a drafter can be."""
 
     def draft(loop: Loop) -> DraftTree:
-        drafts = torch.full((len(loop.rows), width - 1), token, dtype=torch.int32)
+        drafts = torch.full((len(loop.at), width - 1), token, dtype=torch.int32)
         return chain(torch.cat((loop.last.unsqueeze(1), drafts), dim=1))
 
     return draft
@@ -141,7 +198,7 @@ def random_tree(parents: Sequence[int], seed: int) -> Drafter:
     generator = torch.Generator().manual_seed(seed)
 
     def draft(loop: Loop) -> DraftTree:
-        shape = (len(loop.rows), len(parents))
+        shape = (len(loop.at), len(parents))
         tokens = torch.randint(0, loop.table.shape[0], shape, generator=generator, dtype=torch.int32)
         tokens[:, 0] = loop.last
         return DraftTree(tokens, torch.tensor(parents, dtype=torch.int32).expand(shape))
@@ -162,3 +219,55 @@ def scripted_chain(width: int, script: Sequence[Sequence[int]]) -> Drafter:
         return chain(torch.cat((loop.last.unsqueeze(1), drafts), dim=1))
 
     return draft
+
+
+def near(table: Tensor, seed: int = 1) -> Tensor:
+    """The target's logits, weakened and disturbed: what a decent drafter would believe."""
+    return 0.7 * table + toy_logits(table.shape[0], seed, scale=0.7)
+
+
+def likely_chain(width: int) -> Drafter:
+    """The drafter's best token each time."""
+
+    def draft(loop: Loop) -> DraftTree:
+        best = near(loop.table).argmax(-1).int()
+        tokens = [loop.before_last, loop.last]
+        for _ in range(width - 1):
+            tokens.append(best[tokens[-2].long(), tokens[-1].long()])
+        return chain(torch.stack(tokens[1:], dim=1))
+
+    return draft
+
+
+def likely_tree() -> Drafter:
+    """The drafter's two best tokens, and the two best after the first of them."""
+
+    def draft(loop: Loop) -> DraftTree:
+        two = near(loop.table).topk(2).indices.int()
+        first = two[loop.before_last.long(), loop.last.long()]
+        second = two[loop.last.long(), first[:, 0].long()]
+        tokens = torch.cat((loop.last.unsqueeze(1), first, second), dim=1)
+        return DraftTree(tokens, torch.tensor([-1, 0, 0, 1, 1], dtype=torch.int32).expand_as(tokens))
+
+    return draft
+
+
+def sampled_drafts(width: int) -> Drafter:
+    """A chain drawn, with the engine's own coins, from what the drafter believes."""
+
+    def draft(loop: Loop) -> DraftTree:
+        table, draws = near(loop.table), draws_of(loop.columns, loop.at)
+        before, here, drawn = loop.before_last, loop.last, []
+        for step in range(width - 1):
+            logits, coins = table[before.long(), here.long()], draws.coins(loop.known.long() + step)
+            drawn.append(draw_drafts(logits, draws.temperature(), coins, None, table.shape[0]))
+            before, here = here, drawn[-1][0]
+        return sampled_chain(loop.last, [token for token, _ in drawn], [q for _, q in drawn])
+
+    return draft
+
+
+@lru_cache
+def _keys(count: int) -> Tensor:
+    keys = [sample_key(seed, 0) for seed in range(count)]
+    return torch.tensor([key - (1 << 64) if key >> 63 else key for key in keys])
