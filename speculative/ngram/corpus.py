@@ -58,14 +58,14 @@ def _encode(
 ) -> NDArray[np.int32]:
     parts = [np.full(front, BREAK, np.int32)]
     count = reported = 0
-    for path, document in ((path, document) for path in paths for document in documents(path)):
+    for path, document in ((name, document) for name in paths for document in documents(name)):
         for piece in document:
             parts.append(np.asarray(encode(piece), dtype=np.int32))
             count += parts[-1].size
             if count > limit:
                 raise UserError(
-                    f"spec.corpus={path} brings the corpus to more than spec.corpus_limit={limit} tokens; use "
-                    "a smaller file, or set spec.corpus_limit higher (8 bytes a token on the device)"
+                    f"spec.corpus={path} brings the corpus to more than spec.corpus_limit={limit} tokens; "
+                    "use a smaller file, or set spec.corpus_limit higher (8 bytes a token on the device)"
                 )
             if count - reported >= _REPORT_TOKENS:
                 reported = count

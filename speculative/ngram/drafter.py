@@ -23,7 +23,7 @@ from speculative.base import (
     Speculator,
 )
 from speculative.ngram.backoff import NgramWidth, widths_up_to
-from speculative.ngram.reading import corpus_problems
+from speculative.ngram.checks import MAX_TREE, config_problems
 from speculative.ngram.signal import MOST, STREAK_SHIFT
 from speculative.width import FixedWidth, StepCosts, WidthPolicy
 
@@ -37,7 +37,6 @@ else:
     lookups = lazy_import("speculative.ngram.lookups")
 
 FIRST, STREAK = "ngram_first", "ngram_streak"
-MAX_TREE = 64  # nodes; attention may take fewer, which the rules tell
 
 
 class Ngram(Speculator):
@@ -54,9 +53,10 @@ class Ngram(Speculator):
         """min_match, max_match: tokens of context that must, and at most will, be compared. drafts: tokens of
         a continuation. branches: continuations, 1 makes a chain. continuation: of several places with the
         longest match the last one, or the most common next token. adaptive: narrow the step where drafts
-        fail. corpus: text or .jsonl files to look in as well. corpus_limit: most tokens of them."""
+        fail. corpus: text or .jsonl files to look in as well. corpus_limit: most tokens of them.
+        simulate_accept_length: forces this mean."""
 
-        min_match: int = number(2, ge=1, le=32)
+        min_match: int = number(1, ge=1, le=32)
         max_match: int = number(8, ge=1, le=32)
         drafts: int = number(7, ge=1, le=MAX_TREE - 1)
         branches: int = number(1, ge=1, le=8)
@@ -64,6 +64,7 @@ class Ngram(Speculator):
         adaptive: bool = True
         corpus: str | tuple[str, ...] | None = None
         corpus_limit: int = number(4_000_000, ge=1, le=100_000_000)
+        simulate_accept_length: float | None = number(None, ge=1)
 
         def corpus_paths(self) -> tuple[str, ...]:
             """The corpus' files, none without one."""
@@ -75,6 +76,7 @@ class Ngram(Speculator):
             raise UserError("\n".join(problems))
         super().__init__(config, host)
         self._config = config
+        self._device = host.device.type
         self._lookup = lookups.make_lookup(config, host)
 
     @classmethod
@@ -85,36 +87,21 @@ class Ngram(Speculator):
             tree=config.branches > 1,
             depth=config.drafts,
             measures=widths_up_to(width) if config.adaptive else (),
+            simulated=config.simulate_accept_length,
         )
 
     @classmethod
     def check(cls, config: Config) -> list[str]:
         """Values that do not fit each other, one sentence each."""
-        least, most, nodes = config.min_match, config.max_match, 1 + config.drafts * config.branches
-        problems = []
-        if least > most:
-            problems.append(
-                f"spec.min_match={least} is more than spec.max_match={most}, so nothing could ever match; "
-                f"use spec.max_match={least} or more"
-            )
-        if nodes > MAX_TREE:
-            problems.append(
-                f"spec.branches={config.branches} of spec.drafts={config.drafts} tokens make a step of "
-                f"{nodes} tokens, more than {MAX_TREE}; "
-                f"use spec.drafts={(MAX_TREE - 1) // config.branches} or fewer"
-            )
-        if config.corpus is not None and config.corpus_limit <= most:
-            problems.append(
-                f"spec.corpus_limit={config.corpus_limit} holds no context of spec.max_match={most} tokens "
-                f"and its continuation; use spec.corpus_limit={most + config.drafts} or more"
-            )
-        return problems + ([] if config.corpus is None else corpus_problems(config.corpus_paths()))
+        return config_problems(config)
 
     def relay_layout(self) -> tuple[RelayField, ...]:
         return RelayField(FIRST, (), "int32"), RelayField(STREAK, (), "int32")
 
     def width_policy(self, costs: StepCosts | None) -> WidthPolicy:
-        return NgramWidth(self.plan.width, costs) if self._config.adaptive else FixedWidth(self.plan.width)
+        if not self._config.adaptive:
+            return FixedWidth(self.plan.width)
+        return NgramWidth(self.plan.width, self._config.drafts, costs, self._device)
 
     def propose(self, view: DraftView) -> DraftTree:
         """A step of width 1 drafts nothing, but looks up one token."""

@@ -69,17 +69,15 @@ def tree_of(root: Tensor, found: Found, width: int) -> DraftTree:
 
     root: int32 [B]. A narrower tree therefore keeps the best chain. Missing tokens are absent nodes.
     """
-    drafts = found.tokens.flatten(1)[:, : width - 1]
+    nodes = torch.cat((root.unsqueeze(1), found.tokens.flatten(1)[:, : width - 1]), dim=1)
     above, absent = _shapes(width, found.tokens.shape[2], root.device)
-    parent = torch.where(drafts >= 0, above, absent)
-    return DraftTree(
-        torch.cat((root.unsqueeze(1), drafts.clamp_min(0)), dim=1),
-        torch.cat((torch.full_like(root, ROOT).unsqueeze(1), parent), dim=1),
-    )
+    return DraftTree(nodes.clamp_min(0), torch.where(nodes >= 0, above, absent))
 
 
 @cache
 def _shapes(width: int, depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """int32 [W - 1]: the parent of each draft, and ABSENT for each. Draft i is node i + 1."""
-    node = torch.arange(width - 1, dtype=torch.int32, device=device)
-    return torch.where(node % depth == 0, 0, node), torch.full_like(node, ABSENT)
+    """int32 [W]: the parent of each node, and ABSENT for each. A continuation has `depth` nodes."""
+    before = torch.arange(width, dtype=torch.int32, device=device) - 1
+    above = torch.where(before % depth == 0, 0, before)
+    above[0] = ROOT
+    return above, torch.full_like(before, ABSENT)

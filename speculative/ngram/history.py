@@ -70,7 +70,7 @@ class TorchHistory:
         position = self._position[:reach]  # of the token after it
         words, following = self._compared(view, reach)
         open_ = position <= view.seq_lens.device.unsqueeze(1)
-        found = []
+        found: list[tuple[Tensor, Tensor]] = []
         for branch in range(branches):
             if branch:
                 open_ = open_ & (following != following.gather(1, found[-1][1]))
