@@ -34,7 +34,8 @@ class SpecPlan:
     and that follow the accepted tokens. successor_keys: whether its KV at i depends on token i + 1 (prefix
     cache keys). scratch: KV slots a table row in its pool, outside the pages. simulated: accept length to
     force. depth: drafts on the longest path, None: all of them (a chain). measures: widths whose step cost
-    its width policy wants measured, none: it asks for no costs.
+    its width policy wants measured, none: it asks for no costs. seeded: whether sampled output with a seed is
+    that of plain decoding (not so under the ratio test).
     """
 
     width: int = 1
@@ -47,6 +48,7 @@ class SpecPlan:
     simulated: float | None = None
     depth: int | None = None
     measures: tuple[int, ...] = ()
+    seeded: bool = True
 
     @property
     def longest_run(self) -> int:

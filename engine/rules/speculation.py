@@ -19,4 +19,21 @@ def simulated(facts: Facts) -> Answer:
     return ok("nothing judges the output")
 
 
-SPECULATION_RULES = (Rule("simulated acceptance", "made-up output is not judged", simulated),)
+def same_samples(facts: Facts) -> Answer:
+    """The ratio test draws from the target's distribution, but not the tokens that plain decoding draws."""
+    if facts.spec.seeded:
+        return not_applicable(f"sampled output with {facts.named('spec')} is that of plain decoding")
+    temperature = facts.option("sampling", "temperature")
+    if facts.flag("task", "compares_outputs", False) and temperature:
+        return violated(
+            f"{facts.named('task')} compares answers token by token, and at sampling.temperature="
+            f"{temperature:g} spec.acceptance=ratio samples other tokens than plain decoding (from the same "
+            "distribution); use spec.acceptance=match, or sampling.temperature=0"
+        )
+    return ok("nothing compares its samples with those of plain decoding")
+
+
+SPECULATION_RULES = (
+    Rule("simulated acceptance", "made-up output is not judged", simulated),
+    Rule("same samples", "samples of the ratio test are not compared with others", same_samples),
+)

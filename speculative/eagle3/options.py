@@ -45,6 +45,7 @@ def plan(config: Options) -> SpecPlan:
         simulated=config.simulate_accept_length,
         depth=steps if tree else None,
         measures=(1, *depths(config)) if config.adaptive else (),
+        seeded=config.acceptance == "match",
     )
 
 
