@@ -13,9 +13,11 @@ from typing import Any
 from engine.build import choice, number
 from engine.errors import UserError
 from engine.metrics import difference
+from engine.params import SamplingParams
 from engine.runs import OUTPUTS, WORKLOAD
 from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, Outcome, Task, TaskContext, TextEngine
 from engine.tasks.bench_report import Measured, bench_table, medians, warnings_of
+from engine.tasks.bench_spec import compared, spec_result, spec_warnings
 from engine.tasks.drive import Job, Watch, run_jobs
 from engine.tasks.generate import record_engine
 from engine.tasks.interrupts import StopFlag
@@ -25,6 +27,17 @@ from engine.tasks.report import answer_row
 from engine.tasks.requests import load_workload, make_jobs, sampling_params, warn_of_turns
 from engine.workloads.base import WorkItem, Workload
 
+PLAIN = ("spec=none",)
+
+
+@dataclass(frozen=True)
+class Benched:
+    """An engine that was measured, and closed since."""
+
+    engine: TextEngine
+    items: Sequence[WorkItem]
+    runs: Sequence[Measured]
+
 
 class Bench(Task):
     """Warm-up, then `repeats` runs over the same requests; every figure is the median over the repeats."""
@@ -33,14 +46,15 @@ class Bench(Task):
     class Config(Task.Config):
         """warmup: runs that are not counted. concurrency: requests in flight, null: all of them. raw: without
         the chat template. ignore_eos: every answer has max_tokens tokens; off, since text past its end
-        flatters drafters. keep_cache: runs find the prefixes that the runs before left; off, since repeats of
-        the same prompts would otherwise measure no prefill."""
+        flatters drafters. reference: with drafts, plain decoding is measured too. keep_cache: runs find the
+        prefixes that the runs before left; off, since repeats would otherwise measure no prefill."""
 
         format: str = choice("text", ("text", "json"))
         warmup: int = number(1, ge=0)
         repeats: int = number(3, ge=1)
         concurrency: int | None = number(None, ge=1)
         ignore_eos: bool = False
+        reference: bool = True
         keep_cache: bool = False
         raw: bool = False
 
@@ -56,57 +70,74 @@ class Bench(Task):
             raise UserError(
                 "task.ignore_eos=true with sampling.max_tokens=null would fill the context: set one"
             )
-        engine = context.make_engine(context.config)
+        plain = plain_config(context) if self._config.reference else None
+        with StopFlag(context.stderr) as stop:
+            bench = self._bench(context, context.config, workload, params, stop, record=True)
+            against = None
+            if plain is not None and bench.runs and not stop.requested:
+                against = self._bench(context, plain, workload, params, stop, record=False)
+            stopped = stop.requested
+        if bench.runs:
+            rows = (answer_row(a, bench.items[a.job.key], a.job.key) for a in bench.runs[-1].answers)
+            context.folder().write_lines(OUTPUTS, rows)
+        result = self._result(context, bench, against, workload, stopped)
+        for line in result["warnings"]:
+            print(f"warning: {line}", file=context.stderr)
+        code = EXIT_INTERRUPTED if stopped else EXIT_OK
+        return Outcome(result, bench_table(result) if bench.runs else "", code)
+
+    def _bench(
+        self,
+        context: TaskContext,
+        config: Mapping[str, Any],
+        workload: Workload,
+        params: SamplingParams,
+        stop: StopFlag,
+        *,
+        record: bool,
+    ) -> Benched:
+        """Build, warm up, measure, close. record: this is the run that the folder is about."""
+        engine = context.make_engine(config)
         try:
-            record_engine(context, engine)
             items = workload.items(engine.shape.vocab_size)
-            warn_of_turns(items, "bench", context)
-            context.folder().write_lines(WORKLOAD, (item.as_row() for item in items))
+            if record:
+                record_engine(context, engine)
+                warn_of_turns(items, "bench", context)
+                context.folder().write_lines(WORKLOAD, (item.as_row() for item in items))
+            engine.metrics.stages.on = True
             jobs = make_jobs(engine, items, params, self._config.raw)
-            return self._measure(context, engine, workload, items, jobs)
+            what = "bench" if record else "plain decoding"
+            return Benched(engine, items, self._measure(context, engine, jobs, stop, what))
         finally:
             engine.close()
 
     def _measure(
-        self,
-        context: TaskContext,
-        engine: TextEngine,
-        workload: Workload,
-        items: Sequence[WorkItem],
-        jobs: Sequence[Job],
-    ) -> Outcome:
+        self, context: TaskContext, engine: TextEngine, jobs: Sequence[Job], stop: StopFlag, what: str
+    ) -> list[Measured]:
         runs: list[Measured] = []
-        with StopFlag(context.stderr) as stop:
-            for number_ in range(self._config.warmup + self._config.repeats):
-                if not self._config.keep_cache:
-                    engine.forget_prefixes()
-                run = _one_run(engine, jobs, stop, self._config.concurrency, context)
-                if stop.requested:
-                    break
-                if number_ >= self._config.warmup:
-                    runs.append(run)
-        if runs:
-            rows = (answer_row(a, items[a.job.key], a.job.key) for a in runs[-1].answers)
-            context.folder().write_lines(OUTPUTS, rows)
-        result = self._result(context, engine, workload, runs, stop.requested)
-        for line in result["warnings"]:
-            print(f"warning: {line}", file=context.stderr)
-        code = EXIT_INTERRUPTED if stop.requested else EXIT_OK
-        return Outcome(result, bench_table(result) if runs else "", code)
+        for number_ in range(self._config.warmup + self._config.repeats):
+            if not self._config.keep_cache:
+                engine.forget_prefixes()
+            run = _one_run(engine, jobs, stop, self._config.concurrency, context, what)
+            if stop.requested:
+                break
+            if number_ >= self._config.warmup:
+                runs.append(run)
+        return runs
 
     def _result(
-        self,
-        context: TaskContext,
-        engine: TextEngine,
-        workload: Workload,
-        runs: Sequence[Measured],
-        stopped: bool,
+        self, context: TaskContext, bench: Benched, against: Benched | None, workload: Workload, stopped: bool
     ) -> dict[str, Any]:
+        engine, runs = bench.engine, bench.runs
         figures = medians(runs)
+        drafted = sum(run.counts["drafted_tokens"] for run in runs)
+        warnings = warnings_of(context.config, workload, runs, self._config.ignore_eos)
         return {
             "task": "bench",
             "interrupted": stopped,
             **figures,
+            "spec": spec_result(engine, [run.spec for run in runs], [run.counts for run in runs]),
+            **compared(figures, None if against is None else medians(against.runs)),
             "peak_memory_bytes": peak_memory_bytes(engine.device),
             "requests": len(runs[-1].answers) if runs else 0,
             "concurrency": self._config.concurrency,
@@ -118,18 +149,29 @@ class Bench(Task):
             "device": engine.device,
             "dtype": engine.dtype,
             "representative": workload.representative,
-            "warnings": warnings_of(context.config, workload, runs, self._config.ignore_eos),
+            "warnings": [*warnings, *spec_warnings(engine, drafted, self._config.raw)],
         }
 
 
+def plain_config(context: TaskContext) -> dict[str, Any] | None:
+    """The same configuration without drafts; None where it has none already."""
+    plain = context.compose(PLAIN)
+    return None if context.config["spec"] == plain["spec"] else {**context.config, "spec": plain["spec"]}
+
+
 def _one_run(
-    engine: TextEngine, jobs: Sequence[Job], stop: StopFlag, concurrency: int | None, context: TaskContext
+    engine: TextEngine,
+    jobs: Sequence[Job],
+    stop: StopFlag,
+    concurrency: int | None,
+    context: TaskContext,
+    what: str,
 ) -> Measured:
     """All jobs once. Counters are differences: what ran before never leaks in."""
-    before, start = engine.metrics.snapshot(), time.perf_counter()
-    with RequestProgress(context.stderr, len(jobs), "bench") as progress:
+    before, drafts, start = engine.metrics.snapshot(), engine.metrics.spec_counts(), time.perf_counter()
+    with RequestProgress(context.stderr, len(jobs), what) as progress:
         watch = Watch(on_answer=progress.finished)
         answers = run_jobs(engine, jobs, stop, watch, concurrency=concurrency)
     seconds = time.perf_counter() - start
     counts: Mapping[str, int | float] = difference(before, engine.metrics.snapshot())
-    return Measured(answers, seconds, counts)
+    return Measured(answers, seconds, counts, engine.metrics.spec_counts().since(drafts))

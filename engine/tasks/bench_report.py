@@ -9,22 +9,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.metrics import rates
+from engine.spec_metrics import NOTHING, SpecCounts
+from engine.tasks.bench_spec import spec_lines
 from engine.tasks.drive import Answer
 from engine.tasks.report import median, percentiles, token_gaps
 from engine.workloads.base import Workload
 
 UNFAIR = "not representative"
+MARKS = (UNFAIR, "simulated", "raw prompts")  # beginnings of warnings that stand beside the figures
 NOISE_SHARE = 0.1  # spread of the repeats, around their median, that a reader is warned of
 EAGER_SHARE = 0.05  # decode steps outside a graph that a graph user is warned of
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One run: its answers, its wall time and the growth of the engine's counters."""
+    """One run: its answers, its wall time, the growth of the engine's counters, and what came of drafts."""
 
     answers: Sequence[Answer]
     seconds: float
     counts: Mapping[str, int | float]
+    spec: SpecCounts = NOTHING
 
 
 def figures(run: Measured) -> dict[str, Any]:
@@ -87,7 +91,10 @@ def warnings_of(
 
 def bench_table(result: Mapping[str, Any]) -> str:
     """The figures for a person."""
-    mark = ", NOT REPRESENTATIVE" if any(UNFAIR in line for line in result["warnings"]) else ""
+    mark = "".join(
+        f", {word.upper()}" for word in MARKS if any(line.startswith(word) for line in result["warnings"])
+    )
+    claim = mark.lower().replace(", ", " (", 1) + ")" if mark else ""
     how_many = f"{result['requests']} requests, {result['output_tokens']:.0f} output tokens"
     lines = [
         f"{result['model']} in {result['dtype']} on {result['device']}",
@@ -100,6 +107,7 @@ def bench_table(result: Mapping[str, Any]) -> str:
         f"  decode step, ms    {_number(result['decode_step_ms']):>10}",
         f"  requests a step    {_number(result['decode_batch']):>10}",
         f"  tokens a step and request {_number(result['accept_length'])}",
+        *spec_lines(result, claim),
         f"  host waits a step  {_number(result['host_waits_per_step'], 4):>10}",
         f"  host work a step, ms {_number(result['host_ms_per_step'], 3):>8}",
         f"  peak memory        {result['peak_memory_bytes'] / 2**20:10.0f} MiB",

@@ -24,6 +24,7 @@ from engine.tasks.base import (
 )
 from engine.tasks.compare import Comparison, Verdict, near_ties_per_10000, overall
 from engine.tasks.drive import Answer, Job, Watch, run_jobs
+from engine.tasks.exercised import exercised, exercised_line
 from engine.tasks.generate import record_engine
 from engine.tasks.interrupts import StopFlag
 from engine.tasks.probe import TOLERANCES, Tolerance
@@ -46,10 +47,13 @@ class Chosen:
     seconds: float
     seed: int
     dtype: str
+    exercised: Mapping[str, Any]
 
 
 class Verify(Task):
     """Passes when every answer is equal up to near-ties; a real difference is exit code 1."""
+
+    compares_outputs = True
 
     @dataclass(frozen=True)
     class Config(Task.Config):
@@ -91,7 +95,7 @@ class Verify(Task):
             jobs = _seeded(make_jobs(engine, items, params, self._config.raw), engine.seed)
             answers, seconds = _timed(engine, jobs, stop, context, "chosen path", None)
             titles = [item.title() for item in items]
-            return Chosen(jobs, titles, answers, seconds, engine.seed, engine.dtype)
+            return Chosen(jobs, titles, answers, seconds, engine.seed, engine.dtype, exercised(engine))
         finally:
             engine.close()
 
@@ -113,6 +117,7 @@ class Verify(Task):
             "tokens_compared": sum(c.compared for c in found),
             "near_ties_per_10000": near_ties_per_10000(found),
             "dtype": chosen.dtype,
+            "exercised": dict(chosen.exercised),
             "tolerance": {"gap": tolerance.gap, "coin": tolerance.coin},
             "divergences": [c.row() for c in found if c.verdict is not Verdict.PASS],
             "reference": list(REFERENCE),
@@ -134,9 +139,8 @@ def verdict_table(found: Sequence[Comparison], titles: Sequence[str], result: Ma
         lines.append(f"{c.verdict.value:<10} {c.compared:>6}  {where:>5} {far:>9} {gap:>9}  {title}")
     counts = ", ".join(f"{n} {name}" for name, n in result["counts"].items())
     rate = f"{result['near_ties_per_10000']:.2f} near-ties per 10,000 tokens"
-    return "\n".join(
-        [*lines, "", f"{result['verdict']}: {counts}; {result['tokens_compared']} tokens, {rate}"]
-    )
+    verdict = f"{result['verdict']}: {counts}; {result['tokens_compared']} tokens, {rate}"
+    return "\n".join([*lines, "", exercised_line(result["exercised"]), verdict])
 
 
 def _seeded(jobs: Sequence[Job], seed: int) -> list[Job]:

@@ -1,0 +1,89 @@
+"""What a benchmark says of drafts: figures, comparison with plain decoding, lines for people, warnings.
+
+Knows counts and results; runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import add
+from typing import Any
+
+from engine.spec_metrics import NOTHING, SpecCounts, spec_figures
+from engine.tasks.base import TextEngine
+
+Figures = Mapping[str, Any]
+
+
+def spec_result(
+    engine: TextEngine, counted: Sequence[SpecCounts], counters: Sequence[Mapping[str, float]]
+) -> dict[str, Any] | None:
+    """Figures of all counted runs together; null for plain decoding."""
+    if engine.spec.width == 1:
+        return None
+    results = int(sum(counts["decode_results"] for counts in counters))
+    return {
+        **spec_figures(reduce(add, counted, NOTHING), results, engine.spec.longest_run - 1),
+        "draft_too_long": sum(counts["draft_too_long"] for counts in counters),
+        "simulated_accept_length": engine.spec.simulated,
+    }
+
+
+def compared(figures: Figures, plain: Figures | None) -> dict[str, Any]:
+    """speedup: output tokens a second over plain decoding's. step_cost: a decode step in plain decode steps.
+    Null where there is nothing to compare with."""
+    if plain is None or not figures or not plain:
+        return {"speedup": None, "step_cost": None, "plain": None}
+    kept = ("output_tokens_per_s", "decode_step_ms", "ttft_ms", "itl_ms", "decode_batch")
+    return {
+        "speedup": _ratio(figures["output_tokens_per_s"], plain["output_tokens_per_s"]),
+        "step_cost": _ratio(figures["decode_step_ms"], plain["decode_step_ms"]),
+        "plain": {name: plain[name] for name in kept},
+    }
+
+
+def spec_lines(result: Mapping[str, Any], mark: str) -> list[str]:
+    """The lines of the table; none for plain decoding. mark: what stands behind a speed-up."""
+    spec = result["spec"]
+    if spec is None:
+        return []
+    lines = [
+        f"  drafts             {spec['proposed']} proposed, {spec['accepted']} accepted",
+        f"  tokens of a run    {_shares(spec['accept_length_histogram'])}",
+        f"  accepted by depth  {' '.join(f'{rate:.2f}' for rate in spec['acceptance_per_position']) or '-'}",
+        f"  steps by width     {_shares(spec['widths'])}",
+    ]
+    if spec["time_shares"] is not None:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in spec["time_shares"].items())
+        lines.append(f"  time of a step     {shares}")
+    if spec["draft_too_long"]:
+        lines.append(f"  past the draft's positions {spec['draft_too_long']} requests")
+    if result["speedup"] is not None:
+        cost = "-" if result["step_cost"] is None else f"{result['step_cost']:.2f}"
+        lines.append(f"  cost of a step     {cost} plain decode steps")
+        lines.append(f"  speed-up           {result['speedup']:.2f}x over plain decoding in this run{mark}")
+    return lines
+
+
+def spec_warnings(engine: TextEngine, drafted: float, raw: bool) -> list[str]:
+    """What would mislead a reader of acceptance figures."""
+    found = []
+    if engine.spec.simulated is not None:
+        found.append(
+            f"simulated: the accept length is forced to {engine.spec.simulated:g}, no draft earned it"
+        )
+    if drafted and raw and engine.tokenizer.chat_template:
+        found.append(
+            "raw prompts: this model has a chat template, and acceptance without it is not what its users get"
+        )
+    return found
+
+
+def _shares(counts: Mapping[str, int]) -> str:
+    total = sum(counts.values())
+    return "  ".join(f"{name}: {count / total:.1%}" for name, count in counts.items()) or "-"
+
+
+def _ratio(one: float | None, other: float | None) -> float | None:
+    return one / other if one is not None and other else None
