@@ -1,9 +1,9 @@
-"""The draft's KV and the state it keeps are those of the target's true states, after every chunk and verify."""
+"""The draft's KV and kept state follow from the target's true states, after every chunk and verify."""
 
 from __future__ import annotations
 
 import pytest
-from support.eagle3 import CHAIN, GREEDY, PROMPTS, TREE, Audit, bigrams, engine, teach
+from support.eagle3 import CHAIN, PROMPTS, TREE, Audit, bigrams, engine, teach
 from support.engines import TINY, answers, run
 
 from engine.params import SamplingParams

@@ -127,7 +127,7 @@ def test_the_next_chain_goes_on_from_the_last_accepted_row(trace: tuple[Trace, l
 
 
 def test_one_step_has_no_drafting_forward_at_all() -> None:
-    """steps/topk/tokens = 1/1/2: prefill, then one draft-extend of two rows a step, and an empty draft slot."""
+    """steps/topk/tokens = 1/1/2: prefill, then a draft-extend of two rows a step, and an empty draft slot."""
     with engine(*CHAIN, "spec.num_steps=1", "spec.num_draft_tokens=2", "overlap=none") as llm:
         found = Trace(llm, [1] * 20)
         assert llm._container.drafts()[0] is None

@@ -1,4 +1,4 @@
-"""spec=eagle3 changes nothing but the number of steps: chains and trees, both loops, any batch, any paging."""
+"""spec=eagle3 changes the number of steps, nothing else: chains, trees, both loops, any batch and paging."""
 
 from __future__ import annotations
 

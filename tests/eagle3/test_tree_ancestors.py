@@ -1,4 +1,4 @@
-"""A branch of the draft tree sees the prefix and exactly its own ancestors, on every backend and page size."""
+"""A branch of the draft tree sees the prefix and exactly its own ancestors, whatever the page size."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PARAMS = SamplingParams(max_tokens=6, ignore_eos=True)
 
 
 class Branches:
-    """Follows every drafted branch beside the engine: a path of tokens, continued one pass at a time on a KV of
-    its own. `worst`: the largest difference of any hidden state."""
+    """Follows every drafted branch beside the engine: a path of tokens, continued one pass at a time on a KV
+    of its own. `worst`: the largest difference of any hidden state."""
 
     def __init__(self, llm: LLM) -> None:
         self.worst, self.nodes, self.forks = 0.0, 0, 0

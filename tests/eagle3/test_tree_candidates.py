@@ -1,4 +1,4 @@
-"""Which candidates become the tree: against a plain search over python tuples, ties and broken scores included."""
+"""Which candidates become the tree: against a plain search over tuples, ties and broken scores included."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def levels(logprobs: list[Tensor], topk: int) -> Candidates:
     for values in logprobs[1:]:
         start = found.tokens.shape[1]
         found = next_level(
-            found, survivors, tokens(start, topk * topk).view(batch, topk, topk), values.view(batch, topk, topk)
+            found,
+            survivors,
+            tokens(start, topk * topk).view(batch, topk, topk),
+            values.view(batch, topk, topk),
         )
         survivors = start + best_of(found.scores[:, start:], topk)
     return found
@@ -51,7 +54,9 @@ def by_hand(found: Candidates, row: int, count: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("kind", ["random", "ties", "certain", "impossible"])
-@pytest.mark.parametrize(("topk", "steps", "count"), [(2, 3, 5), (3, 3, 8), (4, 5, 20), (4, 2, 20), (8, 1, 8)])
+@pytest.mark.parametrize(
+    ("topk", "steps", "count"), [(2, 3, 5), (3, 3, 8), (4, 5, 20), (4, 2, 20), (8, 1, 8)]
+)
 def test_kept_sets_are_the_best_and_closed_under_parents(
     topk: int, steps: int, count: int, kind: str
 ) -> None:

@@ -1,7 +1,8 @@
-"""EAGLE3 engines for tests: a taught draft that is often right, and what its KV has to be by a fresh forward."""
+"""EAGLE3 engines for tests: a taught draft, often right, and what its KV has to be by a fresh forward."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from engine.params import SamplingParams
 from speculative.base import DraftView, Observed, PrefillSeen
 from speculative.eagle3.draft import Eagle3Draft
 from speculative.eagle3.drafter import HIDDEN, Eagle3
+from speculative.width import WidthChoice, WidthPolicy
 from support.engines import TINY, make, run
 
 PROMPTS = [[65 + i, 2 * i, 7, 9, i] * (1 + 3 * i) for i in range(6)]
@@ -43,7 +45,7 @@ def bigrams(prompts: Sequence[Sequence[int]], params: SamplingParams, *overrides
     table: dict[int, int] = {}
     for prompt, (ids, _, _) in zip(prompts, plain, strict=True):
         known = [*prompt, *ids]
-        table |= dict(zip(known[:-1], known[1:], strict=True))
+        table |= dict(itertools.pairwise(known))
     return table
 
 
@@ -84,12 +86,30 @@ def _key(row: Tensor) -> bytes:
     return row.numpy().tobytes()
 
 
-class Audit:
-    """After every prefill chunk and every verify: the draft's KV of all written positions, and the state that it
-    keeps, equal those of a fresh forward over the target's true states."""
+class Script(WidthPolicy):
+    """Widths by turns, whatever the results; when the list is over it starts again."""
 
-    def __init__(self, llm: LLM) -> None:
+    def __init__(self, choices: Sequence[WidthChoice]) -> None:
+        self.widest = max(choice.width for choice in choices)
+        self._choices, self._at = list(choices), 0
+        self.drafted: list[tuple[int, int]] = []
+
+    def choose(self, records: Sequence[object]) -> WidthChoice:
+        self._at += 1
+        return self._choices[(self._at - 1) % len(self._choices)]
+
+    def learn(self, record: object, width: int, drafted: int, accepted: int, signal: int) -> None:
+        self.drafted.append((width, drafted))
+
+
+class Audit:
+    """After every prefill chunk and every verify: the draft's KV of all written positions, and the state that
+    it keeps, equal those of a fresh forward over the target's true states."""
+
+    def __init__(self, llm: LLM, *, whole: bool = True) -> None:
+        """whole=False: some entry may be missing for good, so only steps before a pause are looked at."""
         self.checked = 0
+        self._whole, self._paused = whole, False
         self.accepted: list[int] = []
         self._llm = llm
         self._drafter, self._draft = drafter_of(llm), draft_of(llm)
@@ -108,8 +128,12 @@ class Audit:
         vars(self._drafter).update(observe=observed, prefill=prefilled)
 
     def _check(self, view: DraftView, reached: Tensor) -> None:
-        """reached: int32 [B] lengths that the kept states belong to; a run that was cut ends its request."""
+        """reached: int32 [B], where the kept states belong; a run that was cut ends its request."""
         lens = self._llm._container.table().seq_lens
+        ring = "eagle3_behind" in view.relay
+        self._paused |= ring and view.width == 1
+        if ring and (view.width == 1 or (self._paused and not self._whole)):
+            return
         for row, kept_at in zip(view.rows.tolist(), reached.tolist(), strict=True):
             length = int(lens[row])
             tokens = view.tokens[row, : length + 1].long()
