@@ -15,6 +15,7 @@ from engine.spec_metrics import Run
 logger = logging.getLogger("syncless")
 FAR = 0.6  # of the accepted drafts that the card promises: below it something is wrong
 CHANCE = 1e-4  # that a draft which is no worse than FAR sets the alarm off
+LEAST = 256  # runs; those of one answer are alike, so a few say little however clear they are
 EVERY = 32  # steps between two looks
 
 
@@ -57,7 +58,7 @@ class AcceptanceAlarm(AcceptanceWatch):
                 promised += times * self._expected[levels]
                 squares += times * levels**2
         margin = math.sqrt(squares * math.log(1 / CHANCE) / 2)
-        if accepted + margin < FAR * promised:
+        if count >= LEAST and accepted + margin < FAR * promised:
             self._done = True
             self._say(count, accepted, promised)
 
