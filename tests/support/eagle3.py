@@ -148,7 +148,7 @@ class Audit:
 
 
 def fresh(llm: LLM, tokens: Tensor, forward: Any = Eagle3Draft.forward) -> tuple[LayerKV, Tensor]:
-    """(the draft's KV at slots 1.., its hidden states) of one unbroken pass: tokens int64 [n + 1], n positions."""
+    """(the draft's KV at slots 1.., its hidden states) of one unbroken pass: tokens int64 [n + 1]."""
     target, draft = llm._container.model(), draft_of(llm)
     count = len(tokens) - 1
     layers = KVPool(target.kv_layout, count, 1, torch.device("cpu")).layers
