@@ -6,6 +6,8 @@ from typing import Protocol
 
 from speculative.base import SpecPlan
 
+REMEMBERED = 64  # positions whose entries may be put off while nobody drafts
+
 
 class Options(Protocol):
     """The values of Eagle3.Config that are read here."""

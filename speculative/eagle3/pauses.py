@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from speculative.base import DraftView, RelayField
+from speculative.eagle3.options import REMEMBERED
 from speculative.eagle3.passes import DraftPasses
 
-REMEMBERED = 64  # positions
 STATES, BEHIND = "eagle3_states", "eagle3_behind"
 
 

@@ -16,11 +16,10 @@ from speculative.eagle3 import names
 from speculative.eagle3.card import card_beside, shipped_draft
 from speculative.eagle3.derived import derived_shape
 from speculative.eagle3.fit import fit_to
-from speculative.eagle3.options import Options
+from speculative.eagle3.options import REMEMBERED, Options
 from speculative.eagle3.shape import Eagle3Shape, parse_shape
 
 CONFIG = "config.json"
-REMEMBERED = 64  # positions of the ring, see pauses.py
 _GROUP = 32  # weights of a 4-bit block
 _INT4 = (
     0.5 + 4 / _GROUP + 2
