@@ -1,4 +1,4 @@
-"""Drafters on a CUDA device: answers of plain decoding on the CPU, whatever drafts; and no launch that waits."""
+"""Drafters on a CUDA device: answers of plain decoding, whatever drafts; and no launch that waits."""
 
 from __future__ import annotations
 
