@@ -96,9 +96,6 @@ def draft_items(draft: DraftMemory, sizes: PlanSizes) -> tuple[MemoryItem, ...]:
             "draft weights", draft.weights, "its own matrices; what it shares with the target counts there"
         ),
         MemoryItem("draft kv pool", slots * draft.kv_per_token, pool),
-        MemoryItem(
-            "draft relay", rows * draft.relay_per_row, f"{rows} rows of {draft.relay_per_row:,} bytes"
-        ),
     )
 
 

@@ -111,6 +111,7 @@ def test_the_memory_plan_holds_what_is_allocated(shape: tuple[str, ...], dtype: 
     found = explain_overrides(overrides).plan
     assert found is not None
     items = {item.name: item.bytes for item in found.items}
+    assert len(items) == 7
     with make(*overrides, "threads=1", parts={"costs": None}) as llm:
         container = llm._container
         pool, table = container.draft_pool(), container.table()
