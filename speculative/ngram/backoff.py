@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from speculative.ngram.signal import unpack_signal
 from speculative.width import StepCosts, WidthChoice, WidthPolicy
@@ -116,11 +117,13 @@ class NgramWidth(WidthPolicy):
         return self._runs[int(estimate * _GRID + 0.5)]
 
     def _relative_costs(self, batch: int) -> tuple[float, ...]:
-        """Cost of a step of each width in plain steps of the same batch."""
+        """Cost of a step of each width in plain steps of the same batch. Measured ones waver; a wider step
+        counts as no cheaper."""
         found = self._relative.get(batch)
         if found is None:
             costs = [self._cost(batch, width) for width in self._widths]
-            found = self._relative[batch] = tuple(cost / costs[0] for cost in costs)
+            found = tuple(cost / costs[0] for cost in accumulate(costs, max))
+            self._relative[batch] = found
         return found
 
     def _cost(self, batch: int, width: int) -> float:

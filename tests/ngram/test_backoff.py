@@ -148,6 +148,11 @@ def test_measured_costs_decide():
     assert policy(device="cpu").choose([Record(rate=0.4)] * 16).width == 1
 
 
+def test_a_wavering_measurement_makes_no_width_free():
+    seconds = {(1, w): cost for w, cost in zip(widths_up_to(8), (2.0, 1.0, 2.4, 2.2, 2.2), strict=True)}
+    assert policy(costs=StepCosts(seconds))._relative_costs(1) == (1.0, 1.0, 1.2, 1.2, 1.2)
+
+
 def test_it_is_a_function_of_results():
     texts = lambda: [Text(chance(1, 0.6)), Text(list(LOOP)), Text(list(NOTHING))]  # noqa: E731
     assert play(policy(), texts()) == play(policy(), texts())

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from support.engines import FAKE, TINY, answers, make, run
 
 from engine.params import SamplingParams
 
+COSTS = Path(__file__).parent / "step_costs.json"  # so that no test depends on how fast a machine is
 CHAIN = ("spec=ngram", "spec.adaptive=false", "spec.drafts=4", "spec.min_match=1")
 TREE = (*CHAIN, "spec.branches=3")
 KINDS = {
     "chain": CHAIN,
     "tree": TREE,
-    "adaptive": ("spec=ngram",),
+    "adaptive": ("spec=ngram", f"step_costs={COSTS}"),
     "frequent": (*CHAIN, "spec.continuation=frequent"),
 }
 GREEDY = SamplingParams(max_tokens=30, ignore_eos=True)
@@ -106,7 +108,7 @@ def test_nothing_to_look_up_means_plain_steps():
     """N2: a hash of the prefix never repeats itself, and the prompt has no token twice."""
     prompt = list(range(3, 60))
     params = SamplingParams(max_tokens=40, ignore_eos=True)
-    with make(*FAKE, "spec=ngram", "spec.min_match=2") as llm:
+    with make(*FAKE, *KINDS["adaptive"], "spec.min_match=2") as llm:
         llm.generate([prompt], params)
         counts = llm.metrics.snapshot()
     assert counts["drafted_tokens"] == 0
@@ -147,23 +149,31 @@ def test_markers_in_the_prompt():
     assert drafted[0] >= drafted[1]
 
 
-def test_a_corpus_changes_nothing_and_drafts(tmp_path):
-    """The corpus holds the coming answer, the prompt does not repeat."""
-    prompt = [ord(c) for c in "A line of text."]
-    params = SamplingParams(max_tokens=24, ignore_eos=True)
+@pytest.mark.parametrize("attention", ["torch", "triton"])
+def test_a_corpus_that_holds_the_answer(tmp_path, attention):
+    """The prompt repeats nothing and the answer neither; the corpus has both."""
+    prompt = "a line of text"
+    letters = dict.fromkeys(range(65, 91), 100.0)
+    params = SamplingParams(max_tokens=24, ignore_eos=True, logit_bias=letters)
     plain = run([prompt], params, *FAKE)
-    path = tmp_path / "a, b=c.txt"
-    path.write_bytes(bytes(t if 32 <= t < 127 else 32 for t in [*prompt, *plain[0][0]]))
-    corpus = f"spec.corpus={path}"
+    path = tmp_path / "corpus.txt"
+    path.write_text(f"before\n{prompt}{plain[0][1]} and after")
     for kind in (CHAIN, TREE):
-        with make(*FAKE, *kind, corpus) as llm:
+        options = ("spec.min_match=3", f"spec.corpus={path}", f"attention={attention}")
+        with make(*FAKE, *kind, *options) as llm:
             assert answers(llm.generate([prompt], params)) == plain
-            assert llm.metrics.snapshot()["drafted_tokens"] > 0
+            assert llm.metrics.snapshot()["accepted_drafts"] >= 16
 
 
 @pytest.mark.parametrize("kind", ["chain", "tree"])
 def test_triton(kind):
     asked = prompts(3)[1:]
     params = SamplingParams(max_tokens=6, ignore_eos=True)
-    options = (*KINDS[kind], "spec.drafts=2", "attention=triton", "cache.max_context=64")
+    options = (
+        *KINDS[kind],
+        "spec.drafts=2",
+        "attention=triton",
+        "cache.max_context=64",
+        "sampling.max_tokens=9",
+    )
     assert run(asked, params, *TINY, *options) == run(asked, params, *TINY)
