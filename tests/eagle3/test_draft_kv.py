@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from eagle3_cases import CONFIG, tensors_of, write
 from support.eagle3 import CHAIN, PROMPTS, TREE, Audit, bigrams, engine, teach
 from support.engines import TINY, answers, run
 
@@ -29,3 +32,21 @@ def test_kv_after_every_chunk_and_verify(kind: str, page: int, chunk: int) -> No
     assert audit.checked > 10
     assert max(audit.accepted) >= 2, "the taught draft had several drafts accepted at once"
     assert min(audit.accepted) == 0
+
+
+@pytest.mark.parametrize("adaptive", ["false", "true"])
+def test_a_draft_of_the_final_state_alone(tmp_path: Path, adaptive: str) -> None:
+    """Q3: use_aux_hidden_state=false: nothing is collected, the draft reads the final normalised state."""
+    config = {**CONFIG, "vocab_size": 512, "eagle_config": {"use_aux_hidden_state": False}}
+    tensors = tensors_of(config)
+    tensors["fc.weight"] = tensors["fc.weight"][:, :64]
+    folder = write(tmp_path / "draft", config, tensors)
+    prompts = PROMPTS[1:4]
+    overrides = ("spec=eagle3", f"spec.draft={folder}", f"spec.adaptive={adaptive}")
+    with engine(*overrides, parts={"costs": None}) as llm:
+        assert llm._container.model().aux_layers == ()
+        teach(llm, bigrams(prompts, SHORT))
+        audit = Audit(llm)
+        found = answers(llm.generate(prompts, SHORT))
+    assert found == run(prompts, SHORT, *TINY, "overlap=none")
+    assert max(audit.accepted) >= 2

@@ -155,13 +155,13 @@ def fresh(llm: LLM, tokens: Tensor, forward: Any = Eagle3Draft.forward) -> tuple
     batch, shape = one_pass(tokens[:-1]), target.shape
     backend = _torch_attention(shape.num_heads, shape.num_kv_heads, shape.head_dim, target.kv_layout)
     backend.init_forward_metadata(batch)
-    _, aux = target.forward_with_aux(batch, backend, layers)
-    assert aux is not None
+    final, aux = target.forward_with_aux(batch, backend, layers)
+    states = final if aux is None else aux
     own = KVPool(draft.kv_layout, count, 1, torch.device("cpu")).layers
     batch = one_pass(tokens[1:])
     backend = _torch_attention(draft.num_heads, draft.num_kv_heads, draft.head_dim, draft.kv_layout)
     backend.init_forward_metadata(batch)
-    return own[0], forward(draft, batch, draft.fuse(aux), backend, own)
+    return own[0], forward(draft, batch, draft.fuse(states), backend, own)
 
 
 def one_pass(tokens: Tensor) -> ForwardBatch:
