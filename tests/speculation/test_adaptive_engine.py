@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from engine.batch import ScheduledStep
 from engine.params import SamplingParams
 from engine.scheduler import Scheduler
 from engine.step_costs import as_document
-from speculative.width import StepCosts
+from speculative.base import NoSpeculation, SpecPlan
+from speculative.width import StepCosts, WidthChoice, WidthPolicy
 
 PROMPTS = [[5, 6, 7, 8], [9, 8, 7], [100, 101, 102], [42] * 9, [7, 8] * 6]
 PARAMS = SamplingParams(max_tokens=90, ignore_eos=True)
@@ -67,3 +69,49 @@ def test_output_is_plain_decodings_while_the_width_goes_up_and_down(
     assert changes >= 6, "the width went up and down"
     assert any(step.resume for step in steps)
     assert all(step.width > 1 for step in steps if step.resume)
+
+
+class Told(WidthPolicy):
+    """Counts how often each request was prefilled; a step of one that was not fails."""
+
+    widest = 1
+
+    def open(self) -> list[int]:
+        return [0]
+
+    def prefilled(self, record: object) -> None:
+        assert isinstance(record, list)
+        record[0] += 1
+
+    def choose(self, records: Sequence[object]) -> WidthChoice:
+        assert all(record != [0] for record in records)
+        return WidthChoice(1)
+
+
+class Watched(NoSpeculation):
+    """Plain decoding under that policy, whose records are kept."""
+
+    def __init__(self) -> None:
+        self.plan = SpecPlan()
+        self.records: list[list[int]] = []
+
+    def width_policy(self, costs: StepCosts | None) -> WidthPolicy:
+        policy, records = Told(), self.records
+
+        def opened() -> list[int]:
+            records.append([0])
+            return records[-1]
+
+        policy.open = opened  # type: ignore[method-assign]
+        return policy
+
+
+@pytest.mark.parametrize("overlap", ["none", "future"])
+def test_the_policy_hears_of_every_prefill_and_of_those_after_a_retraction(overlap: str) -> None:
+    small = ("cache.tokens=256", "cache.page_size=16", "cache.max_context=200", "sampling.max_tokens=90")
+    watched = Watched()
+    with make(*TINY, *small, f"overlap={overlap}", parts={"speculator": watched}) as llm:
+        llm.generate(PROMPTS, PARAMS)
+        retractions = llm.metrics.retractions
+    assert retractions > 0
+    assert sum(count for (count,) in watched.records) == len(PROMPTS) + retractions
