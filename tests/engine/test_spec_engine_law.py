@@ -83,7 +83,7 @@ def joint(name: str) -> dict[tuple[int, ...], float]:
     return runs
 
 
-def engine(kind: str, name: str) -> LLM:
+def engine(kind: str, name: str, *overrides: str) -> LLM:
     _, beliefs = tree_of(name)
     if kind.startswith("eagle3"):
         shape = ("spec.topk=2", "spec.num_draft_tokens=5") if kind == "eagle3 tree" else ()
@@ -92,7 +92,7 @@ def engine(kind: str, name: str) -> LLM:
         convince(llm, beliefs)
         return llm
     drafter = Believer(beliefs, drafts=2, sampled=kind == "ratio", tree=kind == "tree")
-    return make(*SIZES, parts={"speculator": drafter})
+    return make(*SIZES, *overrides, parts={"speculator": drafter})
 
 
 def p_of(llm: LLM, name: str) -> float:

@@ -49,3 +49,24 @@ def test_the_switch_is_a_sampling_option_of_the_command_line() -> None:
         assert llm.metrics.snapshot()["accepted_drafts"] == 0
         assert answers(llm.generate(PROMPTS[:1], SamplingParams(max_tokens=9))) == plain
         assert llm.metrics.snapshot()["accepted_drafts"] > 0
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        ("spec=ngram",),
+        ("spec=ngram", "spec.adaptive=false", "spec.branches=2", "spec.drafts=3"),
+        ("spec=eagle3", "spec.load=dummy"),
+        ("spec=eagle3", "spec.load=dummy", "spec.adaptive=true"),
+        ("spec=eagle3", "spec.load=dummy", "spec.topk=2", "spec.num_steps=2", "spec.num_draft_tokens=5"),
+    ],
+)
+def test_every_algorithm_leaves_such_requests_alone(algorithm: tuple[str, ...]) -> None:
+    params = [WITH, WITHOUT] * 2
+    plain = run(PROMPTS, params, *TINY, "overlap=none")
+    with make(*TINY, *algorithm, "overlap.debug=true") as llm:
+        assert answers(llm.generate(PROMPTS, params)) == plain
+        before = llm.metrics.snapshot()
+        assert answers(llm.generate(PROMPTS[1:2], WITHOUT)) == plain[1:2]
+        llm.check()
+        assert llm.metrics.snapshot()["drafted_tokens"] == before["drafted_tokens"]

@@ -32,6 +32,7 @@ class Believer(Speculator):
         self.accepted: list[int] = []
 
     def propose(self, view: DraftView) -> DraftTree:
+        self._beliefs = self._beliefs.to(view.rows.device)
         if self.plan.tree:
             return self._branching(view.root())
         if view.draws is None or not self._sampled:
@@ -59,7 +60,9 @@ class Believer(Speculator):
             parents += [here, here]
             here = len(parents) - 2
         nodes = torch.cat(tokens, dim=1)
-        return DraftTree(nodes, torch.tensor(parents, dtype=torch.int32).expand_as(nodes))
+        return DraftTree(
+            nodes, torch.tensor(parents, dtype=torch.int32, device=nodes.device).expand_as(nodes)
+        )
 
     def observe(self, view: DraftView, seen: Observed) -> None:
         self.accepted += seen.n_accepted.tolist()
