@@ -104,6 +104,33 @@ def test_a_loop_is_accepted_at_full_length(kind):
     assert counts["decode_tokens"] / steps > 3.5, "accept length"
 
 
+def test_wrong_drafts_only():
+    """L11: no draft of the hash model's text is right; every step emits its one token."""
+    asked = [p * 3 for p in prompts(4)]
+    with make(*FAKE, *CHAIN) as llm:
+        found = answers(llm.generate(asked, GREEDY))
+        counts = llm.metrics.snapshot()
+        llm.check()
+    assert found == run(asked, GREEDY, *FAKE)
+    assert counts["drafted_tokens"] > 0
+    assert counts["accepted_drafts"] == 0
+
+
+@pytest.mark.parametrize("kind", ["chain", "tree"])
+def test_a_batch_that_grows_while_runs_are_accepted(kind):
+    """Lengths that jump by whole runs, bounds far above them, and requests that join all the time."""
+    asked = prompts(20)
+    loops = SamplingParams(max_tokens=25, ignore_eos=True, logit_bias={65: 100.0})
+    params = [loops if i % 2 else GREEDY for i in range(20)]
+    with make(*TINY, *KINDS[kind], "scheduler.chunk_tokens=24") as llm:
+        found = answers(llm.generate(asked, params))
+        counts = llm.metrics.snapshot()
+        llm.check()
+    assert found == run(asked, params, *TINY)
+    assert counts["peak_running"] >= 8
+    assert counts["accepted_drafts"] > 100
+
+
 def test_nothing_to_look_up_means_plain_steps():
     """N2: a hash of the prefix never repeats itself, and the prompt has no token twice."""
     prompt = list(range(3, 60))
