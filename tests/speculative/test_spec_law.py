@@ -6,7 +6,7 @@ same test (L5, P7, P8, P10, P11).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -74,6 +74,15 @@ PAIRS = [
     *((drafter, name) for drafter in ("chain", "tree", "ratio") for name in SAMPLINGS),
     *((drafter, "one") for drafter in ("plain", "one-sided chain", "sparse tree")),
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """Threads that wait for each other take minutes where others use the processor too."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def request(name: str) -> SamplingParams:
