@@ -26,6 +26,13 @@ LLAMA3 = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _warnings_only(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever level a run in this process left behind."""
+    caplog.set_level(logging.WARNING, "syncless")
+
+
+
 def parsed(**changes: Any) -> Eagle3Shape:
     """Keys set to ... are left out."""
     return parse_shape({k: v for k, v in {**CONFIG, **changes}.items() if v is not ...}, "config.json")
