@@ -28,7 +28,7 @@ class TrainEagle3(Task):
     class Config(Task.Config):
         """prompts: files to train on, of each the first prompt_limit. self_prompts: user turns that the model
         makes up; documents: texts that it writes and is then asked about. *_tokens: the longest of each.
-        generate_minutes: after which answers are cut short. text: text.npz of an earlier run instead of all
+        generate_minutes: after which answers are cut short. text: text.npz of earlier runs instead of all
         these. resume: the folder of a run that stopped. output: where the draft goes, null: the run folder.
         evaluate: files that the draft is measured on, each the first evaluate_limit prompts.
         """
@@ -37,13 +37,15 @@ class TrainEagle3(Task):
         prompts: tuple[str, ...] = ()
         prompt_limit: int | None = number(None, ge=1)
         self_prompts: int = number(2048, ge=0)
+        openings: str | None = None
         documents: int = number(256, ge=0)
+        questions: int = number(3, ge=1)
         temperature: float = number(1.0, gt=0, le=10)
         prompt_tokens: int = number(192, ge=1)
         document_tokens: int = number(512, ge=1)
         answer_tokens: int = number(320, ge=2)
         generate_minutes: float | None = number(None, gt=0)
-        text: str | None = None
+        text: tuple[str, ...] = ()
         resume: str | None = None
         output: str | None = None
         evaluate: tuple[str, ...] = ()
@@ -74,8 +76,12 @@ class TrainEagle3(Task):
     def _check(self) -> None:
         """What can be refused before a weight is read."""
         config = self._config
-        for name, value in (("text", config.text), ("resume", config.resume)):
-            if value is not None and not Path(value).expanduser().exists():
+        resume = () if config.resume is None else (config.resume,)
+        for name, value in [
+            *(("text", path) for path in config.text),
+            *(("resume", path) for path in resume),
+        ]:
+            if not Path(value).expanduser().exists():
                 raise UserError(f"task.{name}={value} does not exist")
         if not (config.prompts or config.self_prompts or config.documents or config.text):
             raise UserError(

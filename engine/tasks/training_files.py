@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from engine.errors import UserError
+from engine.text.escapes import unescape
 from engine.workloads.base import WorkItem
 from engine.workloads.rows import read_rows, read_text
 
@@ -28,6 +29,14 @@ def read_prompts(paths: Sequence[str], option: str) -> list[PromptFile]:
             raise UserError(f"{option}: there is no file {name}")
         found.append((name, read_rows(path) if path.suffix in (".jsonl", ".json") else read_text(path)))
     return found
+
+
+def read_openings(name: str) -> tuple[str, ...]:
+    """Texts that made-up user turns begin with, one a line; an empty line is an empty beginning."""
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise UserError(f"task.openings: there is no file {name}")
+    return tuple(unescape(line) for line in path.read_text(encoding="utf-8").splitlines()) or ("",)
 
 
 def check_apart(trained: Sequence[PromptFile], exams: Sequence[PromptFile]) -> None:

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, cast
 from engine.provenance import device_facts
 from engine.tasks.base import TaskContext, TextEngine
 from engine.tasks.interrupts import StopFlag
-from engine.tasks.training_files import PromptFile, Sequences, load_text, save_text
+from engine.tasks.training_files import (
+    PromptFile,
+    Sequences,
+    load_text,
+    read_openings,
+    save_text,
+)
 from engine.tasks.training_text import Limits, Writer, sequences
 from engine.tasks.training_world import TrainingWorld
 
@@ -42,8 +48,8 @@ class TrainingRun:
         limits = Limits(
             config.prompt_tokens, config.document_tokens, config.answer_tokens, config.temperature
         )
-        minutes = config.generate_minutes
-        until = None if minutes is None else time.perf_counter() + 60 * minutes
+        minutes, self._began = config.generate_minutes, time.perf_counter()
+        until = None if minutes is None else self._began + 60 * minutes
         seed = (engine.seed + 7919 * world.rank) % (1 << 62)
         self._writer = Writer(engine, context, stop, limits, seed, until)
         self._sources: Counter[str] = Counter()
@@ -78,18 +84,16 @@ class TrainingRun:
 
     def _texts(self, prompts: Sequence[PromptFile]) -> Sequences:
         """(ids, prompt length) of all processes' text, saved for later runs."""
-        if self._config.text is not None:
-            self._sources[f"text of {Path(self._config.text).name}"] = 1
-            return load_text(self._config.text, self._engine.shape.vocab_size)
-        began = time.perf_counter()
+        if self._config.text:
+            vocab = self._engine.shape.vocab_size
+            kept = [load_text(name, vocab) for name in self._config.text]
+            self._sources["prompts of earlier runs"] = sum(map(len, kept))
+            return [sequence for part in kept for sequence in part]
         found = self._world.gather(sequences(self._writer.answers(self._prompts(prompts), "answers")))
         if self._world.rank == 0:
             save_text(self._context.folder().path / TEXT, found)
         tokens = sum(len(ids) - prompt for ids, prompt in found)
-        self._say(
-            f"text: {len(found)} answers of {tokens} tokens in {time.perf_counter() - began:.0f} s, prompts "
-            "included"
-        )
+        self._say_time(f"{len(found)} answers of {tokens} tokens")
         return found
 
     def _prompts(self, files: Sequence[PromptFile]) -> list[list[int]]:
@@ -100,13 +104,21 @@ class TrainingRun:
             mine = self._world.share(items[: config.prompt_limit])
             kinds.append(writer.items(mine))
             self._sources[f"prompts of {Path(name).parent.name}/{Path(name).name}"] += len(mine)
-        turns = writer.turns(trainer.openings, self._mine(config.self_prompts), "user turns")
+        turns = writer.turns(self._openings(), self._mine(config.self_prompts), "user turns")
+        self._say_time(f"{len(turns)} user turns")
         requests = writer.turns(trainer.text_requests, self._mine(config.documents), "document requests")
-        about = writer.about(writer.documents(requests), trainer.about_text)
+        about = writer.about(writer.documents(requests), trainer.about_text, config.questions)
+        self._say_time(f"{len(about)} documents")
         kinds += [writer.texts(turns), writer.texts(requests), writer.texts(about)]
         self._sources["user turns that the target made up"] += len(turns) + len(requests)
         self._sources["questions about texts that the target wrote"] += len(about)
         return _mixed(kinds)
+
+    def _openings(self) -> Sequence[str]:
+        """Of the file, or the trainer's own."""
+        if self._config.openings is None:
+            return tuple(self._trainer.openings)
+        return read_openings(self._config.openings)
 
     def _mine(self, count: int) -> int:
         return len(range(self._world.rank, count, self._world.size))
@@ -155,8 +167,11 @@ class TrainingRun:
 
     def _how_to_go_on(self) -> str:
         folder = self._context.folder().path
-        text = self._config.text or folder / TEXT
-        return f"stopped; the same command with task.text={text} task.resume={folder} goes on"
+        text = ",".join(self._config.text) or str(folder / TEXT)
+        return f"stopped; the same command with task.text=[{text}] task.resume={folder} goes on"
+
+    def _say_time(self, what: str) -> None:
+        self._say(f"text: {what} after {time.perf_counter() - self._began:.0f} s")
 
     def _say(self, line: str) -> None:
         if self._world.rank == 0:

@@ -6,16 +6,17 @@ Importable without torch. Knows requests and the chat template; not what is trai
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.errors import UserError
 from engine.params import SamplingParams
 from engine.tasks.base import TaskContext, TextEngine
-from engine.tasks.drive import Answer, Job, Watch, run_jobs
+from engine.tasks.drive import Answer, Job
 from engine.tasks.interrupts import StopFlag
 from engine.tasks.progress import RequestProgress
 from engine.tasks.requests import encode_item
+from engine.tasks.waves import run_in_waves
 from engine.workloads.base import WorkItem
 
 MARK = "\ufdd1"  # a noncharacter: no template and no text has a use for it
@@ -69,15 +70,16 @@ class Writer:
         answers = self._run([job for job in jobs if self._fits(job)], "documents")
         return [s.text.strip() for a in answers for s in a.samples if s.text.strip()]
 
-    def about(self, documents: Sequence[str], forms: Sequence[str]) -> list[str]:
-        """One user turn about each document, with none, one or two of the next put behind it; a text that
-        leaves no room for an answer is cut at its end."""
+    def about(self, documents: Sequence[str], forms: Sequence[str], questions: int) -> list[str]:
+        """`questions` user turns about each document, with none, one or two of the next put behind it; a text
+        that leaves no room for an answer is cut at its end."""
         room = max(1, self._engine.max_context - self._limits.answer - 64)
         turns = []
-        for i in range(len(documents)):
-            text = "\n\n".join(documents[i : i + 1 + i % 3])
+        for number in range(len(documents) * questions):
+            i, kind = number // questions, number % questions
+            text = "\n\n".join(documents[i : i + 1 + (i + kind) % 3])
             ids = self._engine.tokenizer.encode(text)[:room]
-            turns.append(forms[i % len(forms)].format(text=self._engine.tokenizer.decode(ids)))
+            turns.append(forms[number % len(forms)].replace("{text}", self._engine.tokenizer.decode(ids)))
         return turns
 
     def items(self, items: Sequence[WorkItem]) -> list[list[int]]:
@@ -128,21 +130,14 @@ class Writer:
 
     def _run(self, jobs: Sequence[Job], what: str, *, timed: bool = False) -> list[Answer]:
         """What was cut short by the time limit is kept; after Ctrl-C the caller stops anyway."""
-        inner = StopFlag(self._context.stderr)
-        with RequestProgress(self._context.stderr, len(jobs), what) as progress:
-            watch = Watch(on_answer=self._watched(progress.finished, inner, timed))
-            return run_jobs(self._engine, jobs, inner, watch)
 
-    def _watched(
-        self, show: Callable[[Answer], None], inner: StopFlag, timed: bool
-    ) -> Callable[[Answer], None]:
-        def on_answer(answer: Answer) -> None:
-            show(answer)
+        def over() -> bool:
             late = timed and self._until is not None and time.perf_counter() >= self._until
-            if late or self._stop.requested:
-                inner.request()
+            return late or self._stop.requested
 
-        return on_answer
+        rows = int(self._context.config["scheduler"]["max_running"])
+        with RequestProgress(self._context.stderr, len(jobs), what) as progress:
+            return run_in_waves(self._engine, jobs, rows, over, progress.finished)
 
 
 def sequences(answers: Sequence[Answer]) -> list[tuple[tuple[int, ...], int]]:

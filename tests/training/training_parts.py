@@ -68,6 +68,8 @@ def recipe(**changes: object) -> Recipe:
         "tokens": 4096,
         "unroll": 4,
         "decay": 0.8,
+        "prompts_too": False,
+        "optimizer": "adamw",
         "lr": 3e-3,
         "final_lr": 1e-4,
         "warmup": 0.05,

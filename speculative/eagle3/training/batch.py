@@ -46,14 +46,17 @@ class TextBatch:
         return max(self.lengths)
 
 
-def make_batch(store: TextStore, chosen: Ids, unroll: int, device: torch.device) -> TextBatch:
+def make_batch(
+    store: TextStore, chosen: Ids, unroll: int, device: torch.device, *, prompts_too: bool = False
+) -> TextBatch:
     """The sequences `chosen` of the store.
 
     Row t of step k predicts the token at t + 2 + k; its teacher is the target at t + 1 + k (peers of a chain
-    that starts at t). Rows from P - 1 on are trained: the first is where serving begins to draft.
+    that starts at t). Rows from P - 1 on are trained: the first is where serving begins to draft. prompts_too:
+    all rows are, since the target has an opinion about every token.
     """
     texts = [store.ids(int(i)) for i in chosen]
-    prompts = [int(store.prompts[i]) for i in chosen]
+    prompts = [1 if prompts_too else int(store.prompts[i]) for i in chosen]
     lengths = [len(text) for text in texts]
     longest = max(lengths)
     ids = np.zeros((len(texts), longest + unroll + 1), dtype=np.int64)

@@ -23,11 +23,17 @@ def write_cards(
 ) -> None:
     """facts: `target` (its name), `data`, `command`, `hardware` in words, and whatever else is worth keeping.
 
-    card.json's accept_length is what the acceptance alarm compares with.
+    card.json's accept_length is what the acceptance alarm compares with; there is none when nothing was
+    measured.
     """
     sets = figures["sets"]
     card = {
-        "target": facts.get("target", target.architecture),
+        "target": {
+            "name": facts.get("target", target.architecture),
+            "hidden_size": target.hidden_size,
+            "num_layers": target.num_layers,
+            "vocab_size": target.vocab_size,
+        },
         "accept_length": {name: found["accept_length"] for name, found in sets.items()},
         "acceptance_per_position": {name: found["acceptance_per_position"] for name, found in sets.items()},
         "chain_drafts": drafts,
@@ -37,7 +43,8 @@ def write_cards(
         **{key: value for key, value in facts.items() if key != "target"},
         "curve": thinned(curve),
     }
-    (folder / CARD).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+    if sets:  # without a measurement there is nothing that an engine could expect
+        (folder / CARD).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     (folder / README).write_text(readme(card), encoding="utf-8")
 
 
@@ -53,7 +60,7 @@ def readme(card: Mapping[str, Any]) -> str:
     """The card for people."""
     return "\n".join(
         [
-            f"# EAGLE3 draft for {card['target']}",
+            f"# EAGLE3 draft for {card['target']['name']}",
             "",
             "One decoder layer that reads three hidden states of its target and proposes the next tokens, in the "
             "layout that SGLang, vLLM and SpecForge read. Trained with `task=train_eagle3`.",

@@ -18,6 +18,7 @@ from speculative.eagle3.training.batch import TextBatch, make_batch
 from speculative.eagle3.training.data import Ids, TextStore, batches
 from speculative.eagle3.training.loss import step_loss, teach
 from speculative.eagle3.training.net import DraftNet
+from speculative.eagle3.training.optimizer import make_optimizer
 from speculative.eagle3.training.progress import Meter, Reading
 from speculative.eagle3.training.resume import load_state, save_state
 from speculative.eagle3.training.target import Target
@@ -36,6 +37,8 @@ class Recipe:
     tokens: int
     unroll: int
     decay: float
+    prompts_too: bool
+    optimizer: str
     lr: float
     final_lr: float
     warmup: float
@@ -65,13 +68,7 @@ class Training:
     ) -> None:
         self._net, self._target, self._store = net, target, store
         self._recipe, self._world, self._folder = recipe, world, folder
-        self._optimizer = torch.optim.AdamW(
-            net.parameters(),
-            lr=recipe.lr,
-            betas=(0.9, 0.95),
-            weight_decay=recipe.weight_decay,
-            fused=target.device.type == "cuda",
-        )
+        self._optimizer = make_optimizer(recipe.optimizer, net, recipe.lr, recipe.weight_decay)
         self._total = max(1, recipe.epochs * len(self._plan(0)))
         self._meter = Meter(recipe.unroll, target.device)
         self.place = Place()
@@ -132,12 +129,13 @@ class Training:
     def _step(self, chosen: Ids) -> None:
         """One gradient step on one global batch; each process computes its share of the sequences."""
         rate = self._rate()
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.set_rate(rate)
+        self._net.zero_grad(set_to_none=True)
         mine = self._world.share(chosen)
         if len(mine):
-            self._backward(make_batch(self._store, mine, self._recipe.unroll, self._target.device), chosen)
+            recipe, device = self._recipe, self._target.device
+            batch = make_batch(self._store, mine, recipe.unroll, device, prompts_too=recipe.prompts_too)
+            self._backward(batch, chosen)
         self._world.add_gradients(self._net.parameters())
         torch.nn.utils.clip_grad_norm_(self._net.parameters(), self._recipe.clip)
         self._optimizer.step()
@@ -161,7 +159,8 @@ class Training:
 
     def _rows(self, chosen: Ids) -> int:
         """Rows of step 0 in the global batch: what losses are divided by, the same for every process."""
-        said = self._store.lengths[chosen] - self._store.prompts[chosen]
+        prompts = 1 if self._recipe.prompts_too else self._store.prompts[chosen]
+        said = self._store.lengths[chosen] - prompts
         return max(1, int((said - 1).sum()))
 
     def _log(self, say: Callable[[str], None]) -> None:

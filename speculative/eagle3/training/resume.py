@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from engine.errors import UserError
+from speculative.eagle3.training.optimizer import Optimizers
 
 STATE = "training_state.pt"
 
 
-def save_state(folder: Path, net: nn.Module, optimizer: torch.optim.Optimizer, place: dict[str, Any]) -> Path:
+def save_state(folder: Path, net: nn.Module, optimizer: Optimizers, place: dict[str, Any]) -> Path:
     """Write whole or not at all."""
     path, partial = folder / STATE, folder / f".{STATE}.partial"
     state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "place": dict(place)}
@@ -23,9 +24,7 @@ def save_state(folder: Path, net: nn.Module, optimizer: torch.optim.Optimizer, p
     return path
 
 
-def load_state(
-    path: Path, net: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
-) -> dict[str, Any]:
+def load_state(path: Path, net: nn.Module, optimizer: Optimizers, device: torch.device) -> dict[str, Any]:
     """Fill `net` and `optimizer`; the place. UserError for a file of another run or of none."""
     file = path / STATE if path.is_dir() else path
     try:

@@ -19,8 +19,12 @@ SAMPLE = 64  # sequences that the channel scales are measured on
 
 @torch.no_grad()
 def begin(net: DraftNet, target: Target, store: TextStore, seed: int) -> None:
-    """Set the channel scales, and start from the target: `fc` passes the last auxiliary state on, norm and
-    head are the target's."""
+    """Set the channel scales, and start from the target: `fc` passes the last auxiliary state on, scaled to
+    a root mean square of 1; norm and head are the target's.
+
+    The scale matters: a late residual stream may be twenty times as large as what a new layer adds to it, and
+    the last norm does not care about it.
+    """
     generator = torch.Generator().manual_seed(seed)
     for parameter in net.parameters():
         if parameter.dim() == 2:
@@ -31,7 +35,8 @@ def begin(net: DraftNet, target: Target, store: TextStore, seed: int) -> None:
     net.aux_scale.copy_(_scales(target, store))
     hidden = target.shape.hidden_size
     net.fc.weight.mul_(0.1)
-    net.fc.weight[:, -hidden:] += torch.diag(net.aux_scale[-hidden:])
+    last = net.aux_scale[-hidden:]
+    net.fc.weight[:, -hidden:] += torch.diag(last / last.square().mean().sqrt())
     net.norm.weight.copy_(target.norm.float())
     head = target.logits(torch.eye(hidden, dtype=target.dtype, device=target.device))
     net.lm_head.weight.copy_(head.T[net.target_ids()])

@@ -52,7 +52,7 @@ class Eagle3Trainer:
         export_vocab: how many of them the written head keeps, null: all; compare_vocab: further sizes whose
         acceptance is measured. aux_layers: target layers whose inputs are read, null: early, middle, late.
 
-        Training: see Recipe in loop.py; lr and final_lr are those of AdamW. drafts: chain that is measured.
+        Training: see Recipe in loop.py; drafts: chain that is measured.
         """
 
         intermediate: int | None = number(None, ge=1)
@@ -65,10 +65,12 @@ class Eagle3Trainer:
         max_positions: int | None = number(None, ge=2)
         epochs: int = number(4, ge=1)
         minutes: float | None = number(None, gt=0)
-        batch_tokens: int = number(16384, ge=1)
-        unroll: int = number(5, ge=1, le=16)
+        batch_tokens: int = number(32768, ge=1)
+        unroll: int = number(4, ge=1, le=16)
         decay: float = number(0.8, gt=0, le=1)
-        lr: float = number(1e-3, gt=0)
+        prompts_too: bool = False
+        optimizer: str = choice("muon", ("adamw", "muon"))
+        lr: float = number(2e-3, gt=0)
         final_lr: float = number(1e-5, ge=0)
         warmup: float = number(0.015, ge=0, lt=1)
         weight_decay: float = number(0.0, ge=0)
