@@ -29,11 +29,15 @@ class TargetStates:
         self, model: Any, attention: AttentionBackend, sizes: Sizes, layers: Sequence[int], name: str
     ) -> None:
         """UserError when the model shows no hidden states of its layers."""
-        if not hasattr(model, "forward_with_aux"):
+        served = model.aux_layers
+        try:
+            model.collect(layers)
+        except UserError as error:
             raise UserError(
                 f"{name} shows no hidden states of its layers, and an EAGLE3 draft is trained on them; "
                 "use model=smollm2, model=tiny or model=local"
-            )
+            ) from error
+        model.collect(served)
         self._layers = tuple(layers)
         self.shape, self.device, self.dtype = model.shape, model.device, model.dtype
         self.norm = model.weights.final_norm
@@ -55,13 +59,14 @@ class TargetStates:
     def states(self, ids: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Whole sequences, ids int64 [T] end to end -> (final states [T, H], auxiliary states [T, A])."""
         batch = self._batch(ids, tuple(lengths))
-        served, self._model.aux_layers = self._model.aux_layers, self._layers
+        served = self._model.aux_layers
+        self._model.collect(self._layers)
         try:
             self._attention.init_forward_metadata(batch)
             pool = self._scratch(lengths)
             final, aux = self._model.forward_with_aux(batch, self._attention, pool.layers)
         finally:
-            self._model.aux_layers = served
+            self._model.collect(served)
         return final, aux
 
     def _batch(self, ids: Tensor, lengths: tuple[int, ...]) -> ForwardBatch:

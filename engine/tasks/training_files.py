@@ -21,7 +21,7 @@ PromptFile = tuple[str, list[WorkItem]]
 
 
 def read_prompts(paths: Sequence[str], option: str) -> list[PromptFile]:
-    """(path, its prompts) of each file: JSONL with prompt, question, turns or messages; or text, one a line."""
+    """(path, its prompts) of each file: JSONL (prompt, question, turns, messages) or text, one a line."""
     found = []
     for name in paths:
         path = Path(name).expanduser()
@@ -46,8 +46,8 @@ def check_apart(trained: Sequence[PromptFile], exams: Sequence[PromptFile]) -> N
         shared = sum(json.dumps(item.as_row()) in known for item in items)
         if shared:
             raise UserError(
-                f"task.evaluate: {shared} prompts of {name} are in task.prompts too; measured on text that it "
-                "was trained on, a draft looks better than it is, so take them out of one of the two"
+                f"task.evaluate: {shared} prompts of {name} are in task.prompts too; measured on text that "
+                "it was trained on, a draft looks better than it is, so take them out of one of the two"
             )
 
 
@@ -64,7 +64,7 @@ def save_text(path: Path, sequences: Sequences) -> None:
 
 
 def load_text(name: str, vocab: int) -> Sequences:
-    """What `save_text` wrote. UserError for another file, or ids that a vocabulary of `vocab` does not have."""
+    """What `save_text` wrote. UserError for another file, or for ids past a vocabulary of `vocab`."""
     path = Path(name).expanduser()
     try:
         with np.load(path, allow_pickle=False) as file:

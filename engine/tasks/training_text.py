@@ -51,8 +51,8 @@ class Writer:
         self._drawn = 0
 
     def turns(self, openings: Sequence[str], count: int, what: str) -> list[str]:
-        """User turns that the model makes up, begun by one of `openings` each: `count` less those that did not
-        end by themselves and repetitions."""
+        """User turns that the model makes up, begun by one of `openings` each: `count`, less repetitions and
+        those that did not end by themselves."""
         begun = [self._opening(openings, i) for i in range(count)]
         heads = {text: self._head(text) for text in set(begun)}
         jobs = [Job(i, heads[text], self._sampled(self._limits.turn)) for i, text in enumerate(begun)]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from support.engines import TINY, make
 
 from engine.llm import LLM
 from engine.params import SamplingParams
@@ -19,7 +20,6 @@ from speculative.eagle3.training.start import begin
 from speculative.eagle3.training.trainer import Eagle3Trainer
 from speculative.eagle3.training.vocabulary import most_frequent
 from speculative.eagle3.training.world import World
-from support.engines import TINY, make
 
 Texts = tuple[tuple[tuple[int, ...], int], ...]
 CPU = torch.device("cpu")
@@ -28,7 +28,7 @@ LAYERS = (1, 2, 3)
 
 @cache
 def engine() -> LLM:
-    """A tiny random model; its greedy text is arbitrary but lawful, which is all a draft needs to learn it."""
+    """A tiny random model; its greedy text is arbitrary but lawful: a draft can learn it."""
     return make(*TINY, "attention=torch", "cache.max_context=512")
 
 
@@ -50,7 +50,9 @@ def store(chosen: Sequence[tuple[tuple[int, ...], int]] | None = None) -> TextSt
     return TextStore.of(texts() if chosen is None else chosen)
 
 
-def new_net(text: TextStore, *, vocab: int = 512, seed: int = 0, like: TargetStates | None = None) -> DraftNet:
+def new_net(
+    text: TextStore, *, vocab: int = 512, seed: int = 0, like: TargetStates | None = None
+) -> DraftNet:
     """A draft for the tiny target, begun as training begins it."""
     like = target() if like is None else like
     config = Eagle3Trainer.Config(draft_vocab=vocab, intermediate=64)
@@ -83,7 +85,13 @@ def recipe(**changes: object) -> Recipe:
 
 
 def train(
-    net: DraftNet, text: TextStore, how: Recipe, folder: Path, *, like: object = None, world: World | None = None
+    net: DraftNet,
+    text: TextStore,
+    how: Recipe,
+    folder: Path,
+    *,
+    like: object = None,
+    world: World | None = None,
 ) -> Training:
     """Train to the end."""
     training = Training(

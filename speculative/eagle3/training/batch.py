@@ -19,8 +19,8 @@ from speculative.eagle3.training.data import Ids, TextStore
 
 @dataclass(frozen=True)
 class StepRows:
-    """student: int64 [m] rows of the flattened [B * L] batch that are trained at this step. teacher: int64 [m]
-    the teacher row of each."""
+    """student: int64 [m] rows of the flattened [B * L] batch that are trained at this step. teacher: int64
+    [m] the teacher row of each."""
 
     student: Tensor
     teacher: Tensor
@@ -28,8 +28,8 @@ class StepRows:
 
 @dataclass(frozen=True)
 class TextBatch:
-    """ids: int64 [B, L + unroll + 1], zero padded: step k of row t embeds ids[:, t + 1 + k]. ragged: int64 [T]
-    the same without padding, of `lengths`. place: int64 [T] where each of them is in the flattened [B * L].
+    """ids: int64 [B, L + unroll + 1], zero padded: step k of row t embeds ids[:, t + 1 + k]. ragged: int64
+    [T] the same without padding, of `lengths`. place: int64 [T], where each is in the flattened [B * L].
     teachers: int64 [N] ragged positions whose next-token law is learnt. steps: one entry an unrolled step.
     counts: host-side number of rows a step."""
 
@@ -52,8 +52,8 @@ def make_batch(
     """The sequences `chosen` of the store.
 
     Row t of step k predicts the token at t + 2 + k; its teacher is the target at t + 1 + k (peers of a chain
-    that starts at t). Rows from P - 1 on are trained: the first is where serving begins to draft. prompts_too:
-    all rows are, since the target has an opinion about every token.
+    that starts at t). Rows from P - 1 on are trained: the first is where serving begins to draft.
+    prompts_too: all rows are, since the target has an opinion about every token.
     """
     texts = [store.ids(int(i)) for i in chosen]
     prompts = [1 if prompts_too else int(store.prompts[i]) for i in chosen]

@@ -62,8 +62,8 @@ def readme(card: Mapping[str, Any]) -> str:
         [
             f"# EAGLE3 draft for {card['target']['name']}",
             "",
-            "One decoder layer that reads three hidden states of its target and proposes the next tokens, in the "
-            "layout that SGLang, vLLM and SpecForge read. Trained with `task=train_eagle3`.",
+            "One decoder layer that reads three hidden states of its target and proposes the next tokens, in "
+            "the layout that SGLang, vLLM and SpecForge read. Trained with `task=train_eagle3`.",
             "",
             f"* data: {card.get('data', 'not recorded')}",
             f"* command: `{card.get('command', 'not recorded')}`",
@@ -71,9 +71,9 @@ def readme(card: Mapping[str, Any]) -> str:
             "",
             "## Acceptance",
             "",
-            f"Greedy chain of {card['chain_drafts']} drafts, chat template, end of sequence honoured. Tokens a step "
-            "are those that a verify step emits on average; the other columns are the share of steps that accept "
-            "the draft at that position.",
+            f"Greedy chain of {card['chain_drafts']} drafts, chat template, end of sequence honoured. Tokens "
+            "a step are those that a verify step emits on average; the other columns are the share of steps "
+            "that accept the draft at that position.",
             "",
             *_acceptance_table(card),
             "",

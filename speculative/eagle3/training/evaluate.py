@@ -22,8 +22,8 @@ from speculative.eagle3.training.unroll import look, unrolled
 
 @dataclass(frozen=True)
 class Acceptance:
-    """accept_length: tokens emitted by verify steps over their number, runs cut at the answer's end. positions:
-    share of steps that accept the draft at each position. steps: their number. answers: how many texts."""
+    """accept_length: tokens emitted by verify steps over their number, runs cut at the answer's end.
+    positions: share of steps that accept the draft at each position. steps: their number. answers: texts."""
 
     accept_length: float
     positions: tuple[float, ...]

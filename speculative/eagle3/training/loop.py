@@ -28,9 +28,10 @@ from speculative.eagle3.training.world import World
 
 @dataclass(frozen=True)
 class Recipe:
-    """unroll: steps of training-time test. decay: weight of step k is decay ** k. tokens: positions a gradient
-    step, over all processes. warmup: share of the run. minutes: wall-clock limit of the whole run, earlier
-    parts of a resumed one included. log_seconds, save_seconds: between two progress lines, two checkpoints."""
+    """unroll: steps of training-time test. decay: weight of step k is decay ** k. prompts_too: see
+    make_batch. tokens: positions a gradient step, over all processes. warmup: share of the run. minutes:
+    wall-clock limit of the whole run, earlier parts of a resumed one included. log_seconds, save_seconds:
+    between two progress lines, two checkpoints."""
 
     epochs: int
     minutes: float | None
@@ -78,14 +79,14 @@ class Training:
         self.place = Place(**load_state(path, self._net, self._optimizer, self._target.device))
 
     def run(self, stopped: Callable[[], bool], say: Callable[[str], None]) -> bool:
-        """Train until the end of the last epoch, of the time, or until `stopped()`; whether it is complete."""
+        """Train to the end of the last epoch, of the time, or until `stopped()`; whether it is complete."""
         place, began, last_save = self.place, time.perf_counter() - self.place.seconds, time.perf_counter()
         last_log = time.perf_counter()
         while place.epoch < self._recipe.epochs:
             plan = self._plan(place.epoch)
             while place.batch < len(plan):
-                place.seconds = time.perf_counter() - began
-                if self._world.any(stopped()) or self._world.any(self._progress() >= 1.0):
+                place.seconds = self._world.agreed(time.perf_counter() - began)
+                if self._world.any(stopped()) or self._progress() >= 1.0:
                     return self._end(say)
                 self._step(plan[place.batch])
                 place.step, place.batch = place.step + 1, place.batch + 1
@@ -96,7 +97,7 @@ class Training:
                     self.save()
                     last_save = time.perf_counter()
             place.epoch, place.batch = place.epoch + 1, 0
-        place.seconds = time.perf_counter() - began
+        place.seconds = self._world.agreed(time.perf_counter() - began)
         return self._end(say)
 
     def save(self) -> None:

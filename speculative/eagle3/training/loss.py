@@ -46,8 +46,8 @@ def step_loss(
 ) -> tuple[Tensor, Tensor]:
     """(sum of the rows' cross entropies, bool [n] whether the draft's best token is the target's).
 
-    hidden: fp32 [n, H] after the last norm. head: [Vd, H]. rows: int64 [n], each one's teacher row. Rows whose
-    teacher's best token is outside the draft vocabulary count neither way. dtype: of the products.
+    hidden: fp32 [n, H] after the last norm. head: [Vd, H]. rows: int64 [n], each one's teacher row. Rows
+    whose teacher's best token is outside the draft vocabulary count neither way. dtype: of the products.
     """
     loss, match = _HeadLoss.apply(  # type: ignore[no-untyped-call]
         hidden, head, teacher.probs, teacher.best, rows, dtype

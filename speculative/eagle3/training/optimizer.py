@@ -18,7 +18,7 @@ BETAS = (0.9, 0.95)
 
 
 class Optimizers:
-    """One or two torch optimizers that step together at one learning rate. Masters are the fp32 parameters."""
+    """One or two torch optimizers that step together at one learning rate, on fp32 masters."""
 
     def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
         self._parts = tuple(parts)

@@ -16,8 +16,8 @@ from speculative.eagle3.training.world import World
 
 @dataclass(frozen=True)
 class Reading:
-    """Means since the last reading. loss: of step 0. match: share of rows whose best token is the target's, by
-    step. chain: share of rows where this step and all before it match: acceptance of the draft at this
+    """Means since the last reading. loss: of step 0. match: share of rows whose best token is the target's,
+    by step. chain: share of rows where this step and all before it match: acceptance of the draft at this
     position."""
 
     loss: float

@@ -1,4 +1,4 @@
-"""What the trainer part does once torch is there: build and train a draft, then write, measure and describe it.
+"""What the trainer part does once torch is there: train a draft, then write, measure and describe it.
 
 Knows the pieces of this package and their order; no engine.
 """
@@ -61,9 +61,9 @@ def fit(trainer: Eagle3Trainer, job: Job) -> Fitted:
     if job.resume is not None:
         training.resume(job.resume)
     job.say(
-        f"training text: {len(store)} sequences, {len(store.tokens)} tokens, {store.said} of them the target's "
-        f"own; {len(vocabulary.ids)} draft tokens cover {coverage(counts, vocabulary):.2%} of these; the draft "
-        f"has {sum(p.numel() for p in net.parameters()) / 1e6:.1f}M parameters"
+        f"training text: {len(store)} sequences, {len(store.tokens)} tokens, {store.said} of them the "
+        f"target's own; {len(vocabulary.ids)} draft tokens cover {coverage(counts, vocabulary):.2%} of "
+        f"these; the draft has {sum(p.numel() for p in net.parameters()) / 1e6:.1f}M parameters"
     )
     complete = training.run(job.stopped, job.say)
     text = {"sequences": len(store), "tokens": len(store.tokens), "answer_tokens": store.said}

@@ -87,8 +87,8 @@ class Eagle3Trainer:
         for name, value in [("export_vocab", kept), *(("compare_vocab", v) for v in config.compare_vocab)]:
             if not 2 <= value <= config.draft_vocab:
                 raise UserError(
-                    f"task.trainer.{name}={value} is not among the trained tokens: it has to lie between 2 and "
-                    f"task.trainer.draft_vocab={config.draft_vocab}"
+                    f"task.trainer.{name}={value} is not among the trained tokens: it has to lie between 2 "
+                    f"and task.trainer.draft_vocab={config.draft_vocab}"
                 )
 
     def aux_layers(self, shape: ModelShape) -> tuple[int, ...]:
@@ -119,8 +119,8 @@ class Eagle3Trainer:
         kv_heads = config.kv_heads or (target.num_kv_heads if config.heads is None else heads)
         if heads % kv_heads:
             raise UserError(
-                f"task.trainer.heads={heads} is no multiple of task.trainer.kv_heads={kv_heads}; each KV head "
-                "serves the same number of query heads"
+                f"task.trainer.heads={heads} is no multiple of task.trainer.kv_heads={kv_heads}; each KV "
+                "head serves the same number of query heads"
             )
         if config.draft_vocab > target.vocab_size:
             raise UserError(
@@ -163,6 +163,6 @@ class Eagle3Trainer:
     def export(
         self, fitted: session.Fitted, folder: Path, answers: Mapping[str, Texts], facts: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Write the draft, measure what was written on `answers` (name -> greedy answers of the target), write
-        the cards; the figures. facts: what the cards say of data, command and hardware."""
+        """Write the draft, measure what was written on `answers` (name -> greedy answers of the target),
+        write the cards; the figures. facts: what the cards say of data, command and hardware."""
         return session.export(self, fitted, folder, answers, facts)

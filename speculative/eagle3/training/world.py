@@ -40,6 +40,13 @@ class World:
             return flag
         return bool(self.add(torch.tensor(float(flag), device=self.device)).item())
 
+    def agreed(self, value: float) -> float:
+        """The first process's value: what all decide by has to be the same."""
+        if self.size == 1:
+            return value
+        own = value if self.first else 0.0
+        return float(self.add(torch.tensor(own, dtype=torch.float64, device=self.device)).item())
+
     def add_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Sum the gradients of all processes in one exchange; losses are divided by global counts already."""
         if self.size == 1:
