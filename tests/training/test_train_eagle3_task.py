@@ -165,7 +165,7 @@ def test_a_time_limit_cuts_answers_and_keeps_their_part(tmp_path: Path) -> None:
 
 
 def test_states_equal_the_engine_s_own(tmp_path: Path) -> None:
-    """Ragged sequences in one pass: the final state gives the engine's logits, the last aux state the same."""
+    """Ragged sequences in one pass: the final state gives the engine's logits, the last aux state too."""
     states = engine().target_states(LAYERS)
     chosen = [ids for ids, _ in texts()[:3]]
     final, aux = states.states(torch.tensor([i for ids in chosen for i in ids]), [len(ids) for ids in chosen])
