@@ -20,6 +20,7 @@ from speculative.eagle3 import names
 from speculative.eagle3.draft import Eagle3Draft, Eagle3Weights
 from speculative.eagle3.fusion import NoNorm, RowNorm, StateNorm, Unmapped
 from speculative.eagle3.shape import Eagle3Shape
+from speculative.eagle3.shortlist import DenseBest, chooser
 from speculative.eagle3.vocabulary import check_marks, target_ids
 
 OVERSHOOT = 64  # positions past the target's last that a late step may touch before its result is dropped
@@ -65,7 +66,8 @@ class _Builder:
 
     def weights(self) -> Eagle3Weights:
         embedding = self._embedding()
-        head, outputs = self._head(embedding)
+        head, matrix = self._head(embedding)
+        outputs = self._shape.layer.vocab_size if matrix is None else len(matrix)
         qkv = [f"{names.ATTENTION}{part}_proj" for part in ("q", "k", "v")]
         return Eagle3Weights(
             state_norm=self._state_norm(),
@@ -80,6 +82,7 @@ class _Builder:
             down=self._linear([names.MLP + "down_proj"]),
             final_norm=self._tensor(names.FINAL_NORM),
             head=head,
+            choice=DenseBest(head) if matrix is None else chooser(matrix, head),
             target_ids=self._target_ids(outputs),
             own_bytes=embedding.weight.nbytes if embedding else 0,
         )
@@ -132,21 +135,22 @@ class _Builder:
         ids = torch.split(torch.arange(len(weight), device=weight.device), _IDS_AT_ONCE)
         return all(torch.equal(weight[part], self._target.embed(part)) for part in ids)
 
-    def _head(self, embedding: OwnEmbedding | None) -> tuple[Linear, int]:
-        """The head and its number of outputs: the draft's own, its embedding, or the target's."""
+    def _head(self, embedding: OwnEmbedding | None) -> tuple[Linear, Tensor | None]:
+        """The head and its matrix [Vd, H]: the draft's own, its embedding, or the target's (None)."""
         layer = self._shape.layer
         if not layer.tied and names.HEAD in self._reader.shapes:
-            # Never in 4 bits: over 8192 to 32768 rows of SmolLM2's own head these choose another token at 17%
-            # of all positions (bfloat16: 2%), and products with so many outputs are no faster.
+            # Never in 4 bits alone: over 8192 to 32768 rows of SmolLM2's own head these choose another token
+            # at 17% of all positions (bfloat16: 2%). See shortlist.py.
             weight = self._tensor(names.HEAD)
-            return dense_linear(weight), len(weight)
+            return dense_linear(weight), weight
         if layer.tied and embedding is not None:
-            return dense_linear(embedding.weight), len(embedding.weight)
+            return dense_linear(embedding.weight), embedding.weight
         self._check_shared_head()
         if layer.tied and not self._target.shape.tied:
             every = torch.arange(layer.vocab_size, device=self._target.device)
-            return dense_linear(self._target.embed(every)), layer.vocab_size
-        return TargetHead(self._target.logits), layer.vocab_size
+            matrix = self._target.embed(every)
+            return dense_linear(matrix), matrix
+        return TargetHead(self._target.logits), None
 
     def _check_shared_head(self) -> None:
         where, layer, target = self._reader.where, self._shape.layer, self._target

@@ -24,13 +24,14 @@ from engine.models.rope import rope_tables
 from speculative.base import DraftModel
 from speculative.eagle3.fusion import StateNorm
 from speculative.eagle3.shape import Eagle3Shape
+from speculative.eagle3.shortlist import DenseBest, Shortlist
 
 
 @dataclass(frozen=True)
 class Eagle3Weights:
     """Norms [H]. fc: n * Ht -> H; qkv: 2H -> (Hq + 2 Hkv) D; gate_up: H -> 2F, gate first; head: H -> Vd.
 
-    embed: int64 [T] -> [T, H] in memory of its own. target_ids: int32 [Vd]. own_bytes: of an embedding that
+    choice: the head's argmax. embed: int64 [T] -> [T, H] in memory of its own. target_ids: int32 [Vd]. own_bytes: of an embedding that
     the target does not share.
     """
 
@@ -46,6 +47,7 @@ class Eagle3Weights:
     down: Linear
     final_norm: Tensor
     head: Linear
+    choice: Shortlist | DenseBest
     target_ids: Tensor
     own_bytes: int = 0
 
@@ -129,15 +131,17 @@ class Eagle3Draft(DraftModel):
         return self._scores(hidden).float()
 
     def _scores(self, hidden: Tensor) -> Tensor:
-        if not self.shape.norm_output:
-            hidden = functional.rms_norm(hidden, hidden.shape[-1:], None, self._eps).mul_(
-                self.weights.final_norm
-            )
-        return self.weights.head(hidden)
+        return self.weights.head(self._normed(hidden))
+
+    def _normed(self, hidden: Tensor) -> Tensor:
+        if self.shape.norm_output:
+            return hidden
+        normed = functional.rms_norm(hidden, hidden.shape[-1:], None, self._eps)
+        return normed.mul_(self.weights.final_norm)
 
     def best(self, hidden: Tensor) -> Tensor:
         """[N, H] -> int32 [N]: the most probable next tokens, in target ids."""
-        return self.target_ids(self._scores(hidden).argmax(dim=1))
+        return self.target_ids(self.weights.choice.best(self._normed(hidden)))
 
     def top(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """[N, H] -> the k most probable next tokens, best first: (target ids int32 [N, k], natural-log
@@ -154,4 +158,4 @@ class Eagle3Draft(DraftModel):
         """Bytes of its own matrices; what it shares with the target counts there."""
         weights = self.weights
         linears = (weights.fc, weights.qkv, weights.output, weights.gate_up, weights.down, weights.head)
-        return weights.own_bytes + sum(part.nbytes() for part in linears)
+        return weights.own_bytes + weights.choice.nbytes() + sum(part.nbytes() for part in linears)
