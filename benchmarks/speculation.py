@@ -26,17 +26,27 @@ from engine.provenance import PACKAGE_ROOT, device_facts, git_state, machine, ve
 EAGLE3, NGRAM = "eagle3", "ngram"
 CONTENDERS = (
     Contender(PLAIN, ("spec=none",)),
-    Contender(EAGLE3, ("spec=eagle3", "spec.adaptive=true")),
+    Contender(EAGLE3, ("spec=eagle3",)),
     Contender(NGRAM, ("spec=ngram",)),
 )
 ACCEPT = (  # fixed drafts, whose accept length the draft's card is about
-    Contender("chain of 4", ("spec=eagle3",)),
-    Contender("tree of 16", ("spec=eagle3", "spec.topk=4", "spec.num_draft_tokens=16")),
+    Contender("chain of 4", ("spec=eagle3", "spec.adaptive=false")),
+    Contender(
+        "tree of 16", ("spec=eagle3", "spec.adaptive=false", "spec.topk=4", "spec.num_draft_tokens=16")
+    ),
     Contender("n-gram", ("spec=ngram", "spec.adaptive=false")),
 )
 FASTER = {EAGLE3: ("gsm8k", "alpaca"), NGRAM: ("summarise",)}  # at least 1.3 times plain decoding there
 ACCEPTED = {"alpaca": 2.6, "gsm8k": 2.8, "humaneval": 2.5, "summarise": 2.5}  # chain of 4
 CHAIN = ACCEPT[0].name
+
+
+def _count(text: str) -> int:
+    """An argument from 1 up."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
 
 
 def engine(contender: Contender, dtype: str, arguments: argparse.Namespace, rows: int) -> LLM | None:
@@ -77,7 +87,10 @@ def accept_lengths(dtype: str, sets: Sequence[PromptSet], arguments: argparse.Na
             continue
         with llm:
             found[contender.name] = {
-                own.name: acceptance(llm, encoded(llm, own.texts), arguments.accept_tokens) for own in sets
+                own.name: acceptance(
+                    llm, encoded(llm, own.texts[: arguments.prompts]), arguments.accept_tokens
+                )
+                for own in sets
             }
         print(f"{contender.name}: counted", file=sys.stderr)
     return found
@@ -148,7 +161,7 @@ def _cost_lines(report: dict[str, Any]) -> list[str]:
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Everything, in one process."""
     torch.set_num_threads(arguments.threads)
-    sets = prompt_sets(arguments.data, arguments.prompts)
+    sets = prompt_sets(arguments.data, max(arguments.prompts, arguments.raced))
     report: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d"),
         "machine": machine(),
@@ -163,7 +176,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "prompts": {own.name: len(own.texts) for own in sets},
         "raced": arguments.raced,
         "speed": {dtype: speeds(dtype, sets, arguments) for dtype in arguments.dtypes},
-        "acceptance": accept_lengths(arguments.dtypes[0], sets, arguments),
+        "acceptance": accept_lengths(arguments.dtypes[0], sets, arguments) if arguments.prompts else {},
     }
     report["bounds"] = [{**vars(bound), "met": bound.met} for bound in bounds(report)]
     return report
@@ -177,12 +190,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--draft", type=Path, help="an EAGLE3 draft instead of the packaged one")
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "int4"])
     parser.add_argument(
-        "--prompts", type=int, default=80, help="prompts a set whose accept length is counted"
+        "--prompts", type=int, default=80, help="prompts a set whose accept length is counted, 0: none"
     )
-    parser.add_argument("--raced", type=int, default=8, help="prompts a set that are timed")
-    parser.add_argument("--tokens", type=int, default=128, help="most new tokens of a timed answer")
-    parser.add_argument("--accept-tokens", type=int, default=256, help="most new tokens of a counted one")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--raced", type=_count, default=8, help="prompts a set that are timed")
+    parser.add_argument("--tokens", type=_count, default=128, help="most new tokens of a timed answer")
+    parser.add_argument("--accept-tokens", type=_count, default=256, help="most new tokens of a counted one")
+    parser.add_argument("--repeats", type=_count, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--json", type=Path, help="write the report there too")
     return parser.parse_args(arguments)

@@ -6,7 +6,6 @@ Knows shapes and bytes, not which request owns a page (engine/cache does).
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from engine.batch import KVLayout, LayerKV
 
@@ -40,16 +39,6 @@ class KVPool:
                     k[page_size:].fill_(POISON)
                     v[page_size:].fill_(POISON)
                 self.layers.append(LayerKV(len(self.layers), k, v))
-
-    def move(self, source: Tensor, target: Tensor) -> None:
-        """Copy KV from slots `source` to `target` (int64 [n] each) in every layer; a slot may be in both.
-
-        Accepted tree nodes are brought to the front of their window this way. Pairs with source == target are
-        free padding; all reads of a layer come before its writes.
-        """
-        for layer in self.layers:
-            layer.k.index_copy_(0, target, layer.k.index_select(0, source))
-            layer.v.index_copy_(0, target, layer.v.index_select(0, source))
 
     def nbytes(self) -> int:
         return self.slots * self.layout.bytes_per_token()

@@ -25,7 +25,7 @@ from engine.scheduling.plan import SamplingClasses, extend_step, verify_step
 from engine.scheduling.reservation import Reservation
 from engine.scheduling.results import ResultApplier
 from engine.scheduling.roster import Roster
-from speculative.width import WidthPolicy
+from speculative.width import PLAIN, WidthPolicy
 
 MAX_IN_FLIGHT = 2  # the overlap loop launches step n + 1 before it applies n
 
@@ -157,7 +157,8 @@ class Scheduler:
             pages, ready = self._grow(short, ready)
         if not ready:
             return None
-        choice = self._widths.choose([r.drafting for r in ready])
+        drafted = [r.drafting for r in ready if r.params.speculative]
+        choice = self._widths.choose(drafted) if drafted else PLAIN
         step = verify_step(self._step_id + 1, ready, choice, pages, self._classes)
         self._launch(step, ready)
         self._streak = 0

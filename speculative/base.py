@@ -91,7 +91,9 @@ class DraftModel(ABC):
 
 @dataclass(frozen=True)
 class DraftMemory:
-    """Bytes that a draft model takes, from shapes alone: its weights, its KV a token, its relay a table row."""
+    """Bytes that a draft model takes, from shapes alone: its weights, its KV a token, its relay a table
+    row.
+    """
 
     weights: int
     kv_per_token: int

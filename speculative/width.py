@@ -19,6 +19,9 @@ class WidthChoice:
     resume: bool = False
 
 
+PLAIN = WidthChoice(1)  # of a batch in which nobody wants drafts
+
+
 @dataclass(frozen=True)
 class StepCosts:
     """Measured seconds of one decode step by batch size and width; batch sizes in between are interpolated.

@@ -29,13 +29,15 @@ REFERENCE = (
 GROUPS = tuple(line.partition("=")[0] for line in REFERENCE if "." not in line.partition("=")[0])
 
 
-def reference_of(context: TaskContext) -> dict[str, Any]:
+def reference_of(context: TaskContext, batch: int = 1) -> dict[str, Any]:
     """The run's config with every fast path replaced by the slow one; model, sampling and seed stay.
 
-    Raises UserError when the chosen path is the reference itself: there would be nothing to learn.
+    batch: requests that it runs at a time. Raises UserError when the chosen path is the reference itself:
+    there would be nothing to learn.
     """
     plain = context.compose(REFERENCE)
     config = {**context.config, **{group: plain[group] for group in GROUPS if group in plain}}
+    config["scheduler"] = {**config["scheduler"], "max_running": batch}
     asked = context.config["cache"].get("max_context")
     config["cache"] = {**config["cache"], "max_context": asked}  # the longest request ends both at one length
     if config == dict(context.config):

@@ -57,10 +57,12 @@ class Verify(Task):
 
     @dataclass(frozen=True)
     class Config(Task.Config):
-        """raw: without the chat template. gap, coin: limits of a near-tie; null: those of the dtype."""
+        """raw: without the chat template. reference_batch: requests that the reference decodes at a time.
+        gap, coin: limits of a near-tie; null: those of the dtype."""
 
         format: str = choice("text", ("text", "json"))
         raw: bool = False
+        reference_batch: int = number(1, ge=1)
         gap: float | None = number(None, ge=0)
         coin: float | None = number(None, ge=0, le=1)
 
@@ -69,13 +71,14 @@ class Verify(Task):
 
     def run(self, context: TaskContext) -> Outcome:
         workload, params = load_workload(context), sampling_params(context.config)
-        reference = reference_of(context)
+        batch = self._config.reference_batch
+        reference = reference_of(context, batch)
         with StopFlag(context.stderr) as stop:
             chosen = self._chosen(context, workload, params, stop)
             config = same_numbers(reference, chosen.seed, chosen.dtype)
             engine = context.make_engine(config)
             try:
-                slow, seconds = _timed(engine, chosen.jobs, stop, context, "reference path", 1)
+                slow, seconds = _timed(engine, chosen.jobs, stop, context, "reference path", batch)
                 judge = Judge(engine, chosen.jobs, self._tolerance(chosen.dtype))
                 found = compare_all(slow, chosen.answers, judge)
             finally:

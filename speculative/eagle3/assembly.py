@@ -14,7 +14,7 @@ from speculative.eagle3.chain import Chain, Proposal, SampledChain
 from speculative.eagle3.checkpoint import load_draft
 from speculative.eagle3.draft import Eagle3Draft
 from speculative.eagle3.dummy import random_draft
-from speculative.eagle3.options import Options
+from speculative.eagle3.options import Options, narrows
 from speculative.eagle3.passes import DraftPasses
 from speculative.eagle3.pauses import NoPauses, Pauses, Ring
 from speculative.eagle3.tree_draft import Tree, TreeSize
@@ -55,7 +55,7 @@ def proposal(config: Options, plan: SpecPlan, host: DraftHost) -> Proposal:
 def pauses(config: Options, host: DraftHost) -> Pauses:
     """A ring only where the width may fall to 1."""
     draft = draft_of(host)
-    if not config.adaptive:
+    if not narrows(config):
         return NoPauses()
     return Ring(passes(host), draft.shape.states_width, draft.kv_layout.dtype)
 

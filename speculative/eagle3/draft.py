@@ -31,8 +31,8 @@ from speculative.eagle3.shortlist import DenseBest, Shortlist
 class Eagle3Weights:
     """Norms [H]. fc: n * Ht -> H; qkv: 2H -> (Hq + 2 Hkv) D; gate_up: H -> 2F, gate first; head: H -> Vd.
 
-    choice: the head's argmax. embed: int64 [T] -> [T, H] in memory of its own. target_ids: int32 [Vd]. own_bytes: of an embedding that
-    the target does not share.
+    choice: the head's argmax. embed: int64 [T] -> [T, H] in memory of its own. target_ids: int32 [Vd].
+    own_bytes: of an embedding that the target does not share.
     """
 
     state_norm: StateNorm

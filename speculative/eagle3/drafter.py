@@ -62,7 +62,7 @@ class Eagle3(Speculator):
         topk: int = number(1, ge=1, le=16)
         num_draft_tokens: int = number(5, ge=2, le=32)
         acceptance: str = choice("match", ("match", "ratio"))
-        adaptive: bool = False
+        adaptive: bool = True
         simulate_accept_length: float | None = number(None, ge=1)
 
     def __init__(self, config: Config, host: DraftHost) -> None:

@@ -46,9 +46,14 @@ def plan(config: Options) -> SpecPlan:
         scratch=(steps - 1) * config.topk if tree else 0,
         simulated=config.simulate_accept_length,
         depth=steps if tree else None,
-        measures=(1, *depths(config)) if config.adaptive else (),
+        measures=(1, *depths(config)) if narrows(config) else (),
         seeded=config.acceptance == "match",
     )
+
+
+def narrows(config: Options) -> bool:
+    """Whether the width is chosen batch by batch. Forced acceptance is about one width: it stays."""
+    return config.adaptive and config.simulate_accept_length is None
 
 
 def depths(config: Options) -> dict[int, int]:

@@ -16,7 +16,7 @@ from speculative.eagle3 import names
 from speculative.eagle3.card import card_beside, shipped_draft
 from speculative.eagle3.derived import derived_shape
 from speculative.eagle3.fit import fit_to
-from speculative.eagle3.options import REMEMBERED, Options
+from speculative.eagle3.options import REMEMBERED, Options, narrows
 from speculative.eagle3.shape import Eagle3Shape, parse_shape
 
 CONFIG = "config.json"
@@ -80,7 +80,7 @@ def memory(config: Options, target: ModelShape, weights: str) -> DraftMemory | N
     size = _SIZES["bfloat16" if weights == "int4" else weights]
     layer = shape.layer
     relay = layer.hidden_size * size
-    if config.adaptive:
+    if narrows(config):
         relay += REMEMBERED * shape.states_width * size + 4
     return DraftMemory(weight_bytes(shape, weights), 2 * layer.num_kv_heads * layer.head_dim * size, relay)
 

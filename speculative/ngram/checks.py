@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 MAX_TREE = 64  # nodes of a step; attention may take fewer, which the rules tell
 
 
+def narrows(config: Ngram.Config) -> bool:
+    """Whether the width is chosen batch by batch. Forced acceptance is about one width: it stays."""
+    return config.adaptive and config.simulate_accept_length is None
+
+
 def config_problems(config: Ngram.Config) -> list[str]:
     """All problems of a configuration."""
     found = [_match_lengths(config), _size(config), _forced(config)]

@@ -23,7 +23,7 @@ from speculative.base import (
     Speculator,
 )
 from speculative.ngram.backoff import NgramWidth, widths_up_to
-from speculative.ngram.checks import MAX_TREE, config_problems
+from speculative.ngram.checks import MAX_TREE, config_problems, narrows
 from speculative.ngram.signal import MOST, STREAK_SHIFT
 from speculative.width import FixedWidth, StepCosts, WidthPolicy
 
@@ -86,7 +86,7 @@ class Ngram(Speculator):
             width=width,
             tree=config.branches > 1,
             depth=config.drafts,
-            measures=widths_up_to(width) if config.adaptive else (),
+            measures=widths_up_to(width) if narrows(config) else (),
             simulated=config.simulate_accept_length,
         )
 
@@ -99,7 +99,7 @@ class Ngram(Speculator):
         return RelayField(FIRST, (), "int32"), RelayField(STREAK, (), "int32")
 
     def width_policy(self, costs: StepCosts | None) -> WidthPolicy:
-        if not self._config.adaptive:
+        if not narrows(self._config):
             return FixedWidth(self.plan.width)
         return NgramWidth(self.plan.width, self._config.drafts, costs, self._device)
 

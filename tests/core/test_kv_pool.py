@@ -23,14 +23,3 @@ def test_poison_spares_page_zero_and_is_finite() -> None:
     assert not k[:4].any()
     assert torch.all(k[4:] == POISON)
     assert torch.isfinite(k).all()
-
-
-def test_move_reads_a_layer_before_it_writes() -> None:
-    pool = KVPool(LAYOUT, pages=2, page_size=4, device=torch.device("cpu"))
-    for layer in pool.layers:
-        layer.k.copy_(torch.arange(12.0).view(12, 1, 1).expand_as(layer.k))
-        layer.v.copy_(-layer.k)
-    pool.move(torch.tensor([6, 4, 7]), torch.tensor([4, 5, 7]))  # 4 is source and target at once
-    for layer in pool.layers:
-        assert layer.k[4:8, 0, 0].tolist() == [6.0, 4.0, 6.0, 7.0]
-        assert layer.v[4:8, 0, 0].tolist() == [-6.0, -4.0, -6.0, -7.0]

@@ -16,7 +16,7 @@ from engine.rules import check
 from speculative.base import SpecPlan
 from speculative.eagle3.drafter import Eagle3
 
-TINY_EAGLE = ("model=tiny", "model.dtype=float32", "spec=eagle3")
+TINY_EAGLE = ("model=tiny", "model.dtype=float32", "spec=eagle3", "spec.adaptive=false")
 
 
 @pytest.mark.parametrize(

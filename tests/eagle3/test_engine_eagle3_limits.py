@@ -23,7 +23,11 @@ AUX = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}}
 def short_draft(tmp_path: Path) -> tuple[str, ...]:
     """A checkpoint for model=tiny whose positions end early."""
     config = {**CONFIG, **OWN, **AUX}
-    return ("spec=eagle3", f"spec.draft={write(tmp_path / 'draft', config, tensors_of(config))}")
+    return (
+        "spec=eagle3",
+        "spec.adaptive=false",
+        f"spec.draft={write(tmp_path / 'draft', config, tensors_of(config))}",
+    )
 
 
 @pytest.mark.parametrize("tree", [(), TREE[2:]])

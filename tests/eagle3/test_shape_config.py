@@ -32,7 +32,6 @@ def _warnings_only(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "syncless")
 
 
-
 def parsed(**changes: Any) -> Eagle3Shape:
     """Keys set to ... are left out."""
     return parse_shape({k: v for k, v in {**CONFIG, **changes}.items() if v is not ...}, "config.json")

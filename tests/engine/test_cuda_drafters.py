@@ -22,7 +22,7 @@ SAMPLINGS = {
         max_tokens=40, temperature=0.7, seed=10, repetition_penalty=1.3, min_tokens=9
     ),
 }
-EAGLE3 = ("spec=eagle3", "spec.load=dummy")
+EAGLE3 = ("spec=eagle3", "spec.load=dummy", "spec.adaptive=false")
 DRAFTERS = {
     "ngram": ("spec=ngram", "spec.adaptive=false", "spec.drafts=4"),
     "ngram adaptive": ("spec=ngram", "spec.min_match=1"),

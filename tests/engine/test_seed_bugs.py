@@ -23,7 +23,7 @@ from engine.params import SamplingParams
 
 PROMPTS = [[65 + i, 2 * i, 7, 9, i] * (1 + 3 * i) for i in range(5)]
 GREEDY = SamplingParams(max_tokens=20, ignore_eos=True)
-EAGLE3 = ("spec=eagle3", "spec.load=dummy")
+EAGLE3 = ("spec=eagle3", "spec.load=dummy", "spec.adaptive=false")
 TREE = (*EAGLE3, "spec.num_steps=3", "spec.topk=2", "spec.num_draft_tokens=6")
 CORNER = (*EAGLE3, "spec.num_steps=1", "spec.topk=1", "spec.num_draft_tokens=2")
 DRAFTERS = {

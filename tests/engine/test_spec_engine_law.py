@@ -24,7 +24,13 @@ from speculative.base import DraftView
 PROMPT = [72, 101, 108, 72]
 VOCAB = 259
 SIZES = (*TINY, f"model.vocab={VOCAB}", "scheduler.max_running=64", "overlap.debug=true")
-EAGLE3 = ("spec=eagle3", "spec.load=dummy", "spec.num_steps=2", "spec.num_draft_tokens=3")
+EAGLE3 = (
+    "spec=eagle3",
+    "spec.load=dummy",
+    "spec.adaptive=false",
+    "spec.num_steps=2",
+    "spec.num_draft_tokens=3",
+)
 REQUESTS, SAMPLES = 16, 128
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "top-k": {"temperature": 1.5, "top_k": 4},

@@ -56,9 +56,16 @@ def test_the_switch_is_a_sampling_option_of_the_command_line() -> None:
     [
         ("spec=ngram",),
         ("spec=ngram", "spec.adaptive=false", "spec.branches=2", "spec.drafts=3"),
-        ("spec=eagle3", "spec.load=dummy"),
+        ("spec=eagle3", "spec.load=dummy", "spec.adaptive=false"),
         ("spec=eagle3", "spec.load=dummy", "spec.adaptive=true"),
-        ("spec=eagle3", "spec.load=dummy", "spec.topk=2", "spec.num_steps=2", "spec.num_draft_tokens=5"),
+        (
+            "spec=eagle3",
+            "spec.load=dummy",
+            "spec.adaptive=false",
+            "spec.topk=2",
+            "spec.num_steps=2",
+            "spec.num_draft_tokens=5",
+        ),
     ],
 )
 def test_every_algorithm_leaves_such_requests_alone(algorithm: tuple[str, ...]) -> None:
@@ -66,7 +73,8 @@ def test_every_algorithm_leaves_such_requests_alone(algorithm: tuple[str, ...]) 
     plain = run(PROMPTS, params, *TINY, "overlap=none")
     with make(*TINY, *algorithm, "overlap.debug=true") as llm:
         assert answers(llm.generate(PROMPTS, params)) == plain
-        before = llm.metrics.snapshot()
+        before, drafts = llm.metrics.snapshot(), llm.metrics.spec_counts()
         assert answers(llm.generate(PROMPTS[1:2], WITHOUT)) == plain[1:2]
         llm.check()
+        assert set(llm.metrics.spec_counts().since(drafts).widths) == {1}, "nobody wants drafts: plain steps"
         assert llm.metrics.snapshot()["drafted_tokens"] == before["drafted_tokens"]

@@ -24,7 +24,7 @@ from engine.request import RequestOutput
 
 PROMPTS = [[65 + i, 2 * i, 7, 9, i] * (2 + i) for i in range(4)]
 EOS = 257
-EAGLE3 = ("spec=eagle3", "spec.load=dummy")
+EAGLE3 = ("spec=eagle3", "spec.load=dummy", "spec.adaptive=false")
 NGRAM = ("spec=ngram", "spec.adaptive=false", "spec.drafts=4")
 ALGORITHMS = {
     "ngram chain": NGRAM,

@@ -22,7 +22,7 @@ from speculative.width import WidthChoice, WidthPolicy
 from support.engines import TINY, make, run
 
 PROMPTS = [[65 + i, 2 * i, 7, 9, i] * (1 + 3 * i) for i in range(6)]
-CHAIN = ("spec=eagle3", "spec.load=dummy")
+CHAIN = ("spec=eagle3", "spec.load=dummy", "spec.adaptive=false")
 TREE = (*CHAIN, "spec.topk=3", "spec.num_steps=3", "spec.num_draft_tokens=9")
 GREEDY = SamplingParams(max_tokens=20, ignore_eos=True)
 

@@ -22,7 +22,14 @@ from engine.tasks.bench import plain_config as without_drafts
 from engine.tasks.generate import Generate
 from engine.tasks.verify import Verify
 
-DUMMY = ("model=tiny", "model.dtype=float32", "threads=1", "spec=eagle3", "spec.load=dummy")
+DUMMY = (
+    "model=tiny",
+    "model.dtype=float32",
+    "threads=1",
+    "spec=eagle3",
+    "spec.load=dummy",
+    "spec.adaptive=false",
+)
 NGRAM = ("model=tiny", "model.dtype=float32", "threads=1", "spec=ngram", "spec.adaptive=false")
 SHORT = ("workload.limit=2", "sampling.max_tokens=12")
 
