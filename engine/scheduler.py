@@ -158,7 +158,7 @@ class Scheduler:
         if not ready:
             return None
         drafted = [r.drafting for r in ready if r.params.speculative]
-        choice = self._widths.choose(drafted) if drafted else PLAIN
+        choice = self._widths.choose(drafted, len(ready) - len(drafted)) if drafted else PLAIN
         step = verify_step(self._step_id + 1, ready, choice, pages, self._classes)
         self._launch(step, ready)
         self._streak = 0

@@ -61,8 +61,10 @@ def from_document(document: Any) -> StepCosts:
     try:
         seconds = {(int(b), int(w)): float(cost) for b, w, cost in document["seconds"]}
         resume = {int(b): float(cost) for b, cost in document["resume"]}
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError("it is not a table of step costs") from error
+    if any(size < 1 for pair in (*seconds, *zip(resume)) for size in pair):
+        raise ValueError("it holds batch sizes or widths below 1")
     widths = {w for _, w in seconds}
     full = len(seconds) == len(widths) * len({b for b, _ in seconds})
     if 1 not in widths or not full:
@@ -75,7 +77,11 @@ def from_document(document: Any) -> StepCosts:
 
 
 def _read(path: Path, widths: Sequence[int]) -> StepCosts:
-    costs = from_document(json.loads(path.read_text(encoding="utf-8")))
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    costs = from_document(document)
     missing = sorted({1, *widths} - {width for _, width in costs.seconds})
     if missing:
         raise ValueError(f"it lacks width {', '.join(map(str, missing))}")

@@ -99,13 +99,13 @@ class AdaptiveWidth(WidthPolicy):
         mine.barren = False
         self._refresh(mine)
 
-    def choose(self, records: Sequence[object]) -> WidthChoice:
+    def choose(self, records: Sequence[object], declined: int = 0) -> WidthChoice:
         mine = cast(Sequence[DraftRecord], records)
-        batch = len(mine)
+        batch = len(mine) + declined
         plain, resume, charges = self._price(batch)
         back = resume if any(r.paused and not r.cold for r in mine) else 0.0
         self._prior = self._shared.rates(self._card, SHARED_WEIGHT)
-        offers = self._offers(mine, plain, charges, back)
+        offers = self._offers(mine, batch, plain, charges, back)
         self._budget.plain(plain, min(offer.charge for offer in offers))
         self._judge_probe(max(offer.speedup for offer in offers))
         offer = self._pick([o for o in offers if self._budget.affords(o.charge)])
@@ -138,14 +138,14 @@ class AdaptiveWidth(WidthPolicy):
         return found
 
     def _offers(
-        self, records: Sequence[DraftRecord], plain: float, charges: Sequence[float], back: float
+        self, records: Sequence[DraftRecord], batch: int, plain: float, charges: Sequence[float], back: float
     ) -> list[Offer]:
         live = [r.runs for r in records if r.live]
-        idle = len(records) - len(live)
+        idle = batch - len(live)
         offers = []
         for i, (width, charge) in enumerate(zip(self._widths, charges, strict=True)):
-            tokens = (idle + sum(runs[i] for runs in live)) / len(records)
-            most = (idle + len(live) * (self._depths[width] + 1)) / len(records)
+            tokens = (idle + sum(runs[i] for runs in live)) / batch
+            most = (idle + len(live) * (self._depths[width] + 1)) / batch
             cheaper = plain / (plain + charge)
             offers.append(Offer(width, tokens * cheaper, most * cheaper, charge + back))
         return offers

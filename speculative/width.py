@@ -73,8 +73,9 @@ class WidthPolicy(ABC):
         return None
 
     @abstractmethod
-    def choose(self, records: Sequence[object]) -> WidthChoice:
-        """For a decode step of the requests with these records."""
+    def choose(self, records: Sequence[object], declined: int = 0) -> WidthChoice:
+        """For a decode step of the requests with these records, at least one, and of `declined` more that
+        get no drafts and of which nothing is learned: a wide step costs them time, too."""
 
     def learn(self, record: object, width: int, drafted: int, accepted: int, signal: int) -> None:
         """One request's result of an applied step: its width, real drafts, accepted ones, and what the
@@ -89,5 +90,5 @@ class FixedWidth(WidthPolicy):
         self.widest = width
         self._choice = WidthChoice(width)
 
-    def choose(self, records: Sequence[object]) -> WidthChoice:
+    def choose(self, records: Sequence[object], declined: int = 0) -> WidthChoice:
         return self._choice

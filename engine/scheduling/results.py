@@ -61,9 +61,10 @@ class ResultApplier:
             if width > 1:
                 greedy = request.params.temperature == 0
                 seen[Run(width, result.drafted[i], result.accepted[i], count, greedy)] += 1
-            self._widths.learn(
-                request.drafting, width, result.drafted[i], result.accepted[i], result.signal[i]
-            )
+            if request.params.speculative:  # the policy chose nothing for the others
+                self._widths.learn(
+                    request.drafting, width, result.drafted[i], result.accepted[i], result.signal[i]
+                )
             if request.finish is not Finish.NONE:
                 self._roster.depart(request)
         self._metrics.applied(step.mode, rows, emitted, accepted, drafted)

@@ -66,8 +66,8 @@ class CountsLongRows(WidthPolicy):
     def prefilled(self, record: object) -> None:
         self._inner.prefilled(_own(record).inner)
 
-    def choose(self, records: Sequence[object]) -> WidthChoice:
-        return self._inner.choose([_own(record).inner for record in records])
+    def choose(self, records: Sequence[object], declined: int = 0) -> WidthChoice:
+        return self._inner.choose([_own(record).inner for record in records], declined)
 
     def learn(self, record: object, width: int, drafted: int, accepted: int, signal: int) -> None:
         own = _own(record)

@@ -80,21 +80,23 @@ class NgramWidth(WidthPolicy):
         assert isinstance(record, Record)
         record.width = 0  # the device starts a new streak
 
-    def choose(self, records: Sequence[object]) -> WidthChoice:
+    def choose(self, records: Sequence[object], declined: int = 0) -> WidthChoice:
         known = [record for record in records if isinstance(record, Record)]
         count = len(known)
         if not count:
             return WidthChoice(1)
-        relative = self._relative_costs(count)
+        batch = count + declined
+        relative = self._relative_costs(batch)
+        losses = [(cost - 1.0) * batch / count for cost in relative]  # who drafts answers for the others
         expected = [sum(column) for column in zip(*(self._expected(r) for r in known), strict=True)]
         credit = sum(record.credit() for record in known) / count
         best, gain = 0, _LEAST_GAIN
         for i in range(1, len(self._widths)):
-            promised = expected[i] / (count * relative[i])
-            if promised > gain and relative[i] - 1.0 <= credit:
+            promised = (expected[i] + declined) / (batch * relative[i])
+            if promised > gain and losses[i] <= credit:
                 best, gain = i, promised
         for record in known:
-            record.owed += relative[best] - 1.0
+            record.owed += losses[best]
         return WidthChoice(self._widths[best])
 
     def learn(self, record: object, width: int, drafted: int, accepted: int, signal: int) -> None:

@@ -78,9 +78,9 @@ def _pieces(lines: Iterator[tuple[int, str]]) -> Iterator[str]:
 def _text_of(line: str, where: str) -> str:
     try:
         row = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # numbers of too many digits, nesting too deep
         raise UserError(
-            f"spec.corpus: {where}, is not JSON ({error.msg}); use one JSON object a line"
+            f"spec.corpus: {where}, is not JSON ({getattr(error, 'msg', error)}); use one JSON object a line"
         ) from error
     text = row.get("text") if isinstance(row, dict) else None
     if not isinstance(text, str):

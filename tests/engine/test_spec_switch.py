@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.drafters import Scripted, ScriptedTree
 from support.engines import TINY, answers, make, run
 
 from engine.params import SamplingParams
+from engine.step_costs import as_document
+from speculative.width import StepCosts
 
 PROMPTS = [[65 + i, 2 * i, 7, 9, i] * (1 + i) for i in range(4)]
 WITH = SamplingParams(max_tokens=17, ignore_eos=True, temperature=0.8, seed=3)
@@ -49,6 +53,23 @@ def test_the_switch_is_a_sampling_option_of_the_command_line() -> None:
         assert llm.metrics.snapshot()["accepted_drafts"] == 0
         assert answers(llm.generate(PROMPTS[:1], SamplingParams(max_tokens=9))) == plain
         assert llm.metrics.snapshot()["accepted_drafts"] > 0
+
+
+@pytest.mark.parametrize("loop", ["none", "future"])
+@pytest.mark.parametrize("algorithm", [("spec=ngram",), ("spec=eagle3", "spec.load=dummy")])
+def test_an_adaptive_width_learns_nothing_of_such_requests(
+    algorithm: tuple[str, ...], loop: str, tmp_path: Path
+) -> None:
+    """Wide steps cost next to nothing here, so the policy drafts for the others at once."""
+    costs = StepCosts({(b, w): 1 + w / 1000 for b in (1, 4) for w in (1, 2, 3, 4, 5, 8)}, {1: 0.0})
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps(as_document(costs)))
+    params = [WITH, WITHOUT] * 2
+    plain = run(PROMPTS, params, *TINY, "overlap=none")
+    with make(*TINY, *algorithm, f"overlap={loop}", f"step_costs={file}") as llm:
+        assert answers(llm.generate(PROMPTS, params)) == plain
+        llm.check()
+        assert max(llm.metrics.spec_counts().widths) > 1
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,16 @@ def test_a_batch_weighs_its_requests():
     assert chosen[20] > 1
 
 
+def test_requests_that_decline_drafts_are_paid_for():
+    """They make a step with drafts dearer, and gain nothing by it."""
+    assert policy().choose([Record(rate=0.9)]).width > 1
+    assert policy().choose([Record(rate=0.9)], declined=15).width == 1
+    record = Record(rate=0.9, owed=-1000.0)
+    free = {(b, w): 1.0 + 1e-3 * (w - 1) for b in (1, 2) for w in widths_up_to(8)}
+    assert policy(costs=StepCosts(free)).choose([record], declined=1).width == 8
+    assert record.owed == pytest.approx(-1000.0 + 2 * 0.007), "both requests' time is charged to it"
+
+
 def test_measured_costs_decide():
     def costs(step: float) -> StepCosts:
         return StepCosts({(b, w): 1 + step * (w - 1) for b in (1, 8) for w in widths_up_to(8)})

@@ -140,6 +140,8 @@ def test_a_long_text_is_tokenised_in_pieces(tmp_path):
 BAD = {
     "not utf-8": ("a.txt", b"fine\n\xff\xfe\n", ["a.txt, line 2", "not UTF-8", "byte 1"]),
     "not json": ("a.jsonl", b'{"text": "a b"}\n{nope\n', ["a.jsonl, line 2", "not JSON"]),
+    "too many digits": ("a.jsonl", b'{"text": %s}\n' % (b"1" * 5000), ["line 1", "not JSON"]),
+    "too deep": ("a.jsonl", b"[" * 100_000, ["line 1", "not JSON"]),
     "no text": ("a.jsonl", b'{"text": "a b"}\n{"prompt": "x"}\n', ["line 2", '"text"']),
     "text is no text": ("a.jsonl", b'{"text": 3}\n', ["line 1", '"text"']),
     "a list": ("a.jsonl", b"[1]\n", ["line 1", '"text"']),

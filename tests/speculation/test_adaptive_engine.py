@@ -83,7 +83,7 @@ class Told(WidthPolicy):
         assert isinstance(record, list)
         record[0] += 1
 
-    def choose(self, records: Sequence[object]) -> WidthChoice:
+    def choose(self, records: Sequence[object], declined: int = 0) -> WidthChoice:
         assert all(record != [0] for record in records)
         return WidthChoice(1)
 

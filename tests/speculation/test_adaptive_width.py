@@ -120,7 +120,7 @@ class Fixed(AdaptiveWidth):
         super().__init__(DEPTHS, costs(0.1))
         self._fixed = width
 
-    def choose(self, records):  # type: ignore[no-untyped-def]
+    def choose(self, records, declined=0):  # type: ignore[no-untyped-def]
         return self._with(self._fixed, records, 1.0)
 
 
@@ -144,6 +144,19 @@ def test_requests_without_drafts_teach_nothing_about_the_others() -> None:
     wide = policy(table)
     decode(wide, table, silent, seed=2)
     assert wide.open().runs == policy(table).open().runs
+
+
+def test_requests_that_decline_drafts_are_paid_for() -> None:
+    """They make a step with drafts dearer, and gain nothing by it."""
+    table = StepCosts({(b, w): 1.0 + 0.02 * b * (w - 1) for b in (1, 2, 8, 16) for w in (1, *DEPTHS)})
+    widths = []
+    for declined in (0, 15):
+        chosen = policy(table)
+        record = chosen.open()
+        chosen.prefilled(record)
+        widths.append(chosen.choose([record], declined).width)
+    assert widths[0] > 1
+    assert widths[1] == 1
 
 
 def drive(chosen: AdaptiveWidth, record: object, steps: int) -> list[WidthChoice]:

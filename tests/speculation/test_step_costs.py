@@ -76,6 +76,10 @@ def test_a_table_reads_back_as_it_was() -> None:
         {"seconds": [[1, 1, -0.1]], "resume": []},
         {"seconds": [[1, 1, float("nan")]], "resume": []},
         {"seconds": [[1, 1, 0.1]], "resume": [[1, float("inf")]]},
+        {"seconds": [[float("inf"), 1, 0.1]], "resume": []},
+        {"seconds": [[0, 1, 0.1]], "resume": []},
+        {"seconds": [[1, 1, 0.1], [1, 0, 0.1]], "resume": []},
+        {"seconds": [[1, 1, 0.1]], "resume": [[0, 0.1]]},
     ],
 )
 def test_what_is_no_table_is_refused(document: Any) -> None:
@@ -101,7 +105,9 @@ def test_measured_once_then_cached_by_circumstances(cache: Path) -> None:
     assert not list(cache.rglob("*.partial"))
 
 
-@pytest.mark.parametrize("damage", ["", "{", '{"seconds": [[1, 1, 0.1]], "resume": []}', "\x00\x01"])
+@pytest.mark.parametrize(
+    "damage", ["", "{", '{"seconds": [[1, 1, 0.1]], "resume": []}', "\x00\x01", "[" * 100_000]
+)
 def test_a_damaged_or_lacking_cache_is_measured_again_with_a_warning(
     cache: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:

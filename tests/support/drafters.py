@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.batch import ABSENT, DraftTree
-from speculative.base import DraftView, Observed, RelayField, SpecPlan, Speculator
+from speculative.base import DraftView, NoSpeculation, Observed, RelayField, SpecPlan, Speculator
 
 
 class Scripted(Speculator):
@@ -40,6 +40,8 @@ class Scripted(Speculator):
 
     def propose(self, view: DraftView) -> DraftTree:
         self.calls += 1
+        if view.width == 1:  # nobody in the batch wants drafts
+            return NoSpeculation.alone(view)
         rows, lens = view.rows.tolist(), view.seq_lens.device.tolist()
         drawn = [self._row(view.tokens[r, : n + 1].tolist()) for r, n in zip(rows, lens, strict=True)]
         tokens = torch.tensor([t for t, _ in drawn], dtype=torch.int32).view(len(rows), self.plan.width)

@@ -94,7 +94,7 @@ class Script(WidthPolicy):
         self._choices, self._at = list(choices), 0
         self.drafted: list[tuple[int, int]] = []
 
-    def choose(self, records: Sequence[object]) -> WidthChoice:
+    def choose(self, records: Sequence[object], declined: int = 0) -> WidthChoice:
         self._at += 1
         return self._choices[(self._at - 1) % len(self._choices)]
 
