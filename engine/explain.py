@@ -12,7 +12,15 @@ from typing import Any
 from engine.compose import Resolved, compose
 from engine.conf_tree import conf_tree
 from engine.facts import Facts, Slot, gather
-from engine.memory import MemoryPlan, PlanSizes, auto_context, auto_tokens, kv_layout, memory_plan
+from engine.memory import (
+    MemoryPlan,
+    PlanSizes,
+    auto_context,
+    auto_tokens,
+    kv_layout,
+    longest_owned,
+    memory_plan,
+)
 from engine.overrides import chosen_options
 from engine.rules import Verdict, verdicts
 from engine.rules.graphs import host_length_causes
@@ -82,7 +90,8 @@ def plan(facts: Facts) -> MemoryPlan | None:
         per_token = kv_layout(facts.shape, facts.compute).bytes_per_token()
         per_token += 0 if draft is None else draft.kv_per_token
         on_cpu = facts.device.kind == "cpu"
-        tokens = auto_tokens(context, running, per_token, None) if on_cpu else context
+        owned = longest_owned(context, page_size, facts.width, facts.spec.draft_slots)
+        tokens = auto_tokens(owned, running, per_token, None) if on_cpu else owned
     sizes = PlanSizes(
         tokens=tokens // page_size * page_size,
         page_size=page_size,

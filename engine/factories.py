@@ -21,7 +21,7 @@ from engine.errors import UserError
 from engine.facts import DRAFT_NODE, DRAFT_SLOTS, backend_facts
 from engine.futures import FutureMap
 from engine.kv_pool import KVPool
-from engine.memory import auto_context, auto_tokens
+from engine.memory import auto_context, auto_tokens, longest_owned
 from engine.metrics import EngineMetrics
 from engine.models.base import CausalLM, LoadedModel
 from engine.models.source import ModelSource, Progress
@@ -120,7 +120,8 @@ def sizes(
     if tokens == "auto":
         per_token = model.kv_layout.bytes_per_token()
         per_token += 0 if draft is None else draft.kv_layout.bytes_per_token()
-        tokens = auto_tokens(context, limits.max_running, per_token, _free_bytes(on))
+        owned = longest_owned(context, cache.page_size, plan.width, plan.draft_slots)
+        tokens = auto_tokens(owned, limits.max_running, per_token, _free_bytes(on))
     pages = tokens // cache.page_size
     if pages < 1:
         raise UserError(f"cache.tokens={tokens} is less than one page of cache.page_size={cache.page_size}")

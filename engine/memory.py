@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from engine.batch import KVGroup, KVLayout
 from engine.models.shape import ModelShape
 from engine.sampling.limits import column_bytes
+from engine.scheduling.reservation import Reservation
 from speculative.base import DraftMemory
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "int64": 8, "bool": 1}
@@ -146,10 +147,18 @@ def auto_context(max_context: int | str, longest: int) -> int:
     return longest if max_context == "auto" else min(int(max_context), longest)
 
 
+def longest_owned(context: int, page_size: int, width: int, draft_slots: int) -> int:
+    """KV slots that a request of `context` tokens may come to own, in whole pages: more than it has tokens,
+    since a step with drafts writes ahead of what will be accepted."""
+    most = max(context, Reservation(width, draft_slots).worst(context))
+    return -(-most // page_size) * page_size
+
+
 def auto_tokens(context: int, max_running: int, per_token: int, free_bytes: int | None) -> int:
     """Tokens of an automatic KV pool: one full context at least, every row's context at most.
 
-    free_bytes: free device memory once the weights are there; None on a CPU, where the pool stays small.
+    context: what the longest request owns, as from `longest_owned`. free_bytes: free device memory once the
+    weights are there; None on a CPU, where the pool stays small.
     """
     wanted = context * max_running
     if free_bytes is None:

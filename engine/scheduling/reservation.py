@@ -6,8 +6,10 @@ Knows lengths and widths only, no pages and no owner of any.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from engine.request import Request
+if TYPE_CHECKING:
+    from engine.request import Request
 
 
 @dataclass(frozen=True)
