@@ -103,6 +103,7 @@ class Int4Linear(Linear):
     def __call__(self, x: Tensor) -> Tensor:
         if self._dense is not None and x.shape[0] > INT4_ROWS:
             return self._dense(x)
+        x = x.contiguous()  # the kernel refuses every other layout, as a column of a relay's states has
         y = torch._weight_int4pack_mm_for_cpu(x, self._packed, GROUP, self._scales)
         return y if self._bias is None else y.add_(self._bias)
 
