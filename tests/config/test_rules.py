@@ -58,6 +58,9 @@ DRAFT = {"draft_attention": {"_target_": "engine.parts_for_rules.Attention"}}
     ("rule", "changes", "expected", "words"),
     [
         ("device", {}, OK, ["CPU"]),
+        ("step costs", {}, NOT_APPLICABLE, ["step_costs=cached"]),
+        ("step costs", {"step_costs": "none.json"}, VIOLATED, ["step_costs=none.json", "step_costs=cached"]),
+        ("step costs", {"step_costs": __file__}, OK, ["is there"]),
         ("device", {"device": "cuda"}, VIOLATED, ["device=cuda", "use device=cpu"]),
         ("attention device", {"attention": part("CudaOnly")}, VIOLATED, ["on cpu, only on cuda"]),
         ("attention device", {"attention": part("Attention")}, OK, []),

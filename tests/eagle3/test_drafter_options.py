@@ -36,7 +36,7 @@ TINY_EAGLE = ("model=tiny", "model.dtype=float32", "spec=eagle3", "spec.adaptive
     ],
 )
 def test_plan(values: dict[str, object], plan: SpecPlan) -> None:
-    config = Eagle3.Config(**values)  # type: ignore[arg-type]
+    config = Eagle3.Config(**{"adaptive": False, **values})  # type: ignore[arg-type]
     assert Eagle3.planned(config) == plan
     assert Eagle3.check(config) == []
 
@@ -128,3 +128,8 @@ def test_the_published_form_loads_and_runs(tmp_path: Path) -> None:
         assert llm._container.model().aux_layers == (1, 2, 3)
         [output] = llm.generate([[1, 2, 3]])
     assert output.completions[0].token_ids
+
+
+def test_a_folder_without_a_config_is_refused_by_its_setting(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"spec\.draft=.*there is no .*config\.json; give the folder"):
+        check(compose([*TINY_EAGLE, f"spec.draft={tmp_path}"]))

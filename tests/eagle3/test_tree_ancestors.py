@@ -90,7 +90,7 @@ def continued(llm: LLM, prefix: Tensor, path: list[int]) -> Tensor:
 def test_branches_equal_chains_of_their_own(sizes: tuple[int, int, int], page: int) -> None:
     topk, steps, tokens = sizes
     shape = (f"spec.topk={topk}", f"spec.num_steps={steps}", f"spec.num_draft_tokens={tokens}")
-    with engine(*TREE[:2], *shape, f"cache.page_size={page}", "overlap=none") as llm:
+    with engine(*TREE[:3], *shape, f"cache.page_size={page}", "overlap=none") as llm:
         branches = Branches(llm)
         llm.generate(PROMPTS[:3], PARAMS)
     assert branches.worst < 1e-4

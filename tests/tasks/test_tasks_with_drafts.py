@@ -157,7 +157,8 @@ def test_verify_passes_and_says_what_it_exercised(
     result, _, shown = run(tmp_path, Verify(Verify.Config()), *overrides, f"overlap={overlap}")
     assert result["verdict"] in ("pass", "near-tie")
     used = result["exercised"]
-    assert used["drafted_tokens"] > 0
+    if "spec.adaptive=true" not in overrides:  # which may find, on this machine, that drafts never pay
+        assert used["drafted_tokens"] > 0
     assert used["accept_length"] >= 1
     assert "exercised: " in shown
     assert ("no draft was accepted" in shown) == (used["accepted_drafts"] == 0)

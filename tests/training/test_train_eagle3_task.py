@@ -24,7 +24,7 @@ from engine.provenance import PACKAGE_ROOT
 from engine.runs import create_run
 from engine.tasks.base import EXIT_INTERRUPTED, Outcome, Task, TaskContext
 from engine.tasks.interrupts import StopFlag
-from engine.tasks.training_files import load_text, save_text
+from engine.tasks.training_files import load_text, read_openings, save_text
 from engine.tasks.training_text import Limits, Writer
 from engine.tasks.training_world import TrainingWorld
 
@@ -262,9 +262,30 @@ def test_text_files_round_trip_and_others_are_refused(tmp_path: Path) -> None:
         load_text(str(path), 512)
     other = tmp_path / "other.npz"
     np.savez(other, tokens=np.zeros(3))
-    for wrong in (other, Path(__file__)):
+    cut, empty, array = tmp_path / "cut.npz", tmp_path / "empty.npz", tmp_path / "array.npy"
+    cut.write_bytes(path.read_bytes()[:-40])
+    empty.touch()
+    np.save(array, np.zeros(3))
+    short, real = tmp_path / "short.npz", tmp_path / "real.npz"
+    one = np.ones(1, np.int32)
+    np.savez(short, tokens=one, lengths=np.array([2]), prompts=one)
+    np.savez(real, tokens=np.array([0.5]), lengths=one, prompts=one)
+    for wrong in (other, Path(__file__), cut, empty, array, short, real):
         with pytest.raises(UserError, match=r"is no text\.npz"):
             load_text(str(wrong), 512)
+
+
+def test_openings_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "openings.txt"
+    path.write_bytes(b"Write \xff")
+    with pytest.raises(UserError, match=r"task\.openings: .*is not UTF-8 text \(byte 6\)"):
+        read_openings(str(path))
+
+
+def test_a_folder_without_a_checkpoint_is_refused_before_any_text_is_written(tmp_path: Path) -> None:
+    task, context = task_and_context(tmp_path / "run", "task.self_prompts=9", f"task.resume={tmp_path}")
+    with pytest.raises(UserError, match=r"task\.resume=.* holds no training_state\.pt"):
+        task.run(context)
 
 
 @pytest.mark.parametrize("environment", [{"RANK": "2", "WORLD_SIZE": "2"}, {"RANK": "a"}])
