@@ -62,7 +62,7 @@ class TrainEagle3(Task):
         prompts = read_prompts(config.prompts, "task.prompts")
         exams = read_prompts(config.evaluate, "task.evaluate")
         check_apart(prompts, exams)
-        self._check()
+        self._check(trainer.checkpoint)
         with TrainingWorld.of(os.environ) as world, StopFlag(context.stderr) as stop:
             engine = context.make_engine(world.placed(context.config))
             try:
@@ -73,8 +73,8 @@ class TrainEagle3(Task):
                 engine.close()
         return Outcome(result, text, EXIT_INTERRUPTED if result["interrupted"] else EXIT_OK)
 
-    def _check(self) -> None:
-        """What can be refused before a weight is read."""
+    def _check(self, checkpoint: str) -> None:
+        """What can be refused before a weight is read. checkpoint: the file that a stopped run leaves."""
         config = self._config
         resume = () if config.resume is None else (config.resume,)
         for name, value in [
@@ -83,6 +83,13 @@ class TrainEagle3(Task):
         ]:
             if not Path(value).expanduser().exists():
                 raise UserError(f"task.{name}={value} does not exist")
+        for value in resume:
+            folder = Path(value).expanduser()
+            if folder.is_dir() and not (folder / checkpoint).is_file():
+                raise UserError(
+                    f"task.resume={value} holds no {checkpoint}: give the folder of a run that was stopped "
+                    "while it trained, or leave task.resume out"
+                )
         if not (config.prompts or config.self_prompts or config.documents or config.text):
             raise UserError(
                 "nothing to train on: give task.prompts=[FILE], task.self_prompts=N or task.text=FILE"

@@ -6,10 +6,13 @@ Importable without torch. Knows formats only.
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.errors import UserError
 from engine.text.escapes import unescape
@@ -36,7 +39,13 @@ def read_openings(name: str) -> tuple[str, ...]:
     path = Path(name).expanduser()
     if not path.is_file():
         raise UserError(f"task.openings: there is no file {name}")
-    return tuple(unescape(line) for line in path.read_text(encoding="utf-8").splitlines()) or ("",)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"task.openings: {name} is not UTF-8 text (byte {error.start}): convert the file first"
+        ) from error
+    return tuple(unescape(line) for line in lines) or ("",)
 
 
 def check_apart(trained: Sequence[PromptFile], exams: Sequence[PromptFile]) -> None:
@@ -67,9 +76,8 @@ def load_text(name: str, vocab: int) -> Sequences:
     """What `save_text` wrote. UserError for another file, or for ids past a vocabulary of `vocab`."""
     path = Path(name).expanduser()
     try:
-        with np.load(path, allow_pickle=False) as file:
-            tokens, lengths, prompts = (file[key] for key in ("tokens", "lengths", "prompts"))
-    except (OSError, ValueError, KeyError) as error:
+        tokens, lengths, prompts = _arrays(path)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"task.text={name} is no text.npz that task=train_eagle3 wrote: {error}") from error
     if tokens.max(initial=0) >= vocab:
         raise UserError(
@@ -79,3 +87,18 @@ def load_text(name: str, vocab: int) -> Sequences:
     ends = lengths.cumsum()
     parts = np.split(tokens, ends[:-1]) if len(ends) else []
     return [(tuple(part.tolist()), int(prompt)) for part, prompt in zip(parts, prompts, strict=True)]
+
+
+def _arrays(path: Path) -> tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.integer]]:
+    """(tokens, lengths, prompts). ValueError where they contradict each other."""
+    with path.open("rb") as whole:
+        if not zipfile.is_zipfile(whole):  # np.load would read a lone array, too
+            raise ValueError("it is cut, or another kind of file")
+    with np.load(path, allow_pickle=False) as file:
+        tokens, lengths, prompts = (file[key] for key in ("tokens", "lengths", "prompts"))
+    for values in (tokens, lengths, prompts):
+        if values.ndim != 1 or not np.issubdtype(values.dtype, np.integer) or values.min(initial=0) < 0:
+            raise ValueError("it holds something else than lists of ids and lengths")
+    if lengths.sum() != tokens.size or prompts.shape != lengths.shape or (prompts > lengths).any():
+        raise ValueError("its lengths do not fit its tokens")
+    return tokens, lengths, prompts

@@ -11,8 +11,7 @@ from torch import nn
 
 from engine.errors import UserError
 from speculative.eagle3.training.optimizer import Optimizers
-
-STATE = "training_state.pt"
+from speculative.eagle3.training.trainer import STATE
 
 
 def save_state(folder: Path, net: nn.Module, optimizer: Optimizers, place: dict[str, Any]) -> Path:

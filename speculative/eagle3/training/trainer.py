@@ -23,6 +23,7 @@ else:
     session = lazy_import("speculative.eagle3.training.session")
 
 Texts = Sequence[tuple[Sequence[int], int]]
+STATE = "training_state.pt"  # in the folder of a run that can be resumed
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Eagle3Trainer:
     """Trains a draft for one target (Li et al. 2025, EAGLE-3)."""
 
     openings, about_text, text_requests = OPENINGS, ABOUT_TEXT, TEXT_REQUESTS
+    checkpoint = STATE
 
     @dataclass(frozen=True)
     class Config:
