@@ -94,6 +94,19 @@ class TrainEagle3(Task):
             raise UserError(
                 "nothing to train on: give task.prompts=[FILE], task.self_prompts=N or task.text=FILE"
             )
+        if config.output is not None:
+            _make_folder(config.output)
+
+
+def _make_folder(output: str) -> None:
+    """Before the training, not after it."""
+    folder = Path(output).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"task.output={output} cannot be made: {error.strerror or error}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"task.output={output} cannot be written to: choose another folder")
 
 
 def _trainer(node: Mapping[str, Any]) -> Any:

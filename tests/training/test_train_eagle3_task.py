@@ -288,6 +288,14 @@ def test_a_folder_without_a_checkpoint_is_refused_before_any_text_is_written(tmp
         task.run(context)
 
 
+def test_an_output_that_cannot_be_made_is_refused_before_the_training(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    task, context = task_and_context(tmp_path / "run", "task.self_prompts=9", f"task.output={file}/draft")
+    with pytest.raises(UserError, match=r"task\.output=.* cannot be made: Not a directory"):
+        task.run(context)
+
+
 @pytest.mark.parametrize("environment", [{"RANK": "2", "WORLD_SIZE": "2"}, {"RANK": "a"}])
 def test_a_broken_torchrun_environment_is_named(environment: dict[str, str]) -> None:
     with pytest.raises(UserError, match="RANK"):
