@@ -49,7 +49,7 @@ def _required(field: dataclasses.Field[Any], options: Mapping[str, Any]) -> bool
 
 def _unknown(path: str, key: str, where: str, fields: Mapping[str, Any]) -> str:
     if not fields:
-        return f"{path}: {where} has no options here"
+        return f"{path}: the chosen {where or 'part'} has no options"
     known = ", ".join(fields)
     return f"{path}: {where or 'the root'} has no option {key}; it has {known}{nearest(key, fields)}"
 

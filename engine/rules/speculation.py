@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from engine.facts import Facts
 from engine.rules.base import Answer, Rule, not_applicable, ok, violated
+from engine.step_costs import CACHED, MEASURE
 
 
 def simulated(facts: Facts) -> Answer:
@@ -33,7 +36,21 @@ def same_samples(facts: Facts) -> Answer:
     return ok("nothing compares its samples with those of plain decoding")
 
 
+def step_costs(facts: Facts) -> Answer:
+    """A table of step costs is there before a weight is read."""
+    choice = str(facts.cfg.get("step_costs", CACHED))
+    if choice in (CACHED, MEASURE):
+        return not_applicable(f"step_costs={choice} names no file")
+    if not Path(choice).expanduser().is_file():
+        return violated(
+            f"step_costs={choice} does not exist; give a step_costs.json of a run with the same spec, or "
+            f"step_costs={CACHED}"
+        )
+    return ok("the table of step costs is there")
+
+
 SPECULATION_RULES = (
     Rule("simulated acceptance", "made-up output is not judged", simulated),
     Rule("same samples", "samples of the ratio test are not compared with others", same_samples),
+    Rule("step costs", "a table of step costs can be found", step_costs),
 )

@@ -103,7 +103,7 @@ class TrainingRun:
         for name, items in files:
             mine = self._world.share(items[: config.prompt_limit])
             kinds.append(writer.items(mine))
-            self._sources[f"prompts of {Path(name).parent.name}/{Path(name).name}"] += len(mine)
+            self._sources[f"prompts of {Path(*Path(name).parts[-2:])}"] += len(mine)
         turns = writer.turns(self._openings(), self._mine(config.self_prompts), "user turns")
         self._say_time(f"{len(turns)} user turns")
         requests = writer.turns(trainer.text_requests, self._mine(config.documents), "document requests")

@@ -50,6 +50,8 @@ def draft_shape(config: Options, name: str, target: ModelShape) -> Eagle3Shape:
             f"spec.draft={config.draft}: {place} does not exist; give the folder of an EAGLE3 draft"
         )
     file = (place if place.is_dir() else place.parent) / CONFIG
+    if not file.is_file():
+        raise UserError(f"spec.draft={config.draft}: there is no {file}; give the folder of an EAGLE3 draft")
     return fit_to(parse_shape(read_json(file), str(file)), target, name, str(file))
 
 

@@ -71,17 +71,7 @@ def readme(card: Mapping[str, Any]) -> str:
             "",
             "## Acceptance",
             "",
-            f"Greedy chain of {card['chain_drafts']} drafts, chat template, end of sequence honoured. Tokens "
-            "a step are those that a verify step emits on average; the other columns are the share of steps "
-            "that accept the draft at that position.",
-            "",
-            *_acceptance_table(card),
-            "",
-            "## Draft vocabulary",
-            "",
-            "Tokens a step when the same head may say only its most frequent tokens.",
-            "",
-            *_vocabulary_table(card),
+            *_measured(card),
             "",
             "## Training",
             "",
@@ -89,6 +79,24 @@ def readme(card: Mapping[str, Any]) -> str:
             "",
         ]
     )
+
+
+def _measured(card: Mapping[str, Any]) -> list[str]:
+    if not card["accept_length"]:
+        return ["Not measured: the run named no prompts to measure on (`task.evaluate`)."]
+    return [
+        f"Greedy chain of {card['chain_drafts']} drafts, chat template, end of sequence honoured. Tokens "
+        "a step are those that a verify step emits on average; the other columns are the share of steps "
+        "that accept the draft at that position.",
+        "",
+        *_acceptance_table(card),
+        "",
+        "## Draft vocabulary",
+        "",
+        "Tokens a step when the same head may say only its most frequent tokens.",
+        "",
+        *_vocabulary_table(card),
+    ]
 
 
 def _acceptance_table(card: Mapping[str, Any]) -> list[str]:
