@@ -50,7 +50,7 @@ def read_json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter: nested too deeply
         raise UserError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(found, dict):
         raise UserError(f"{path} holds no JSON object")

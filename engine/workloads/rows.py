@@ -50,7 +50,7 @@ def _text(path: Path) -> str:
 def _parse_line(line: str, where: str) -> WorkItem:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter: nested too deeply
         raise UserError(f"{where}: not JSON ({error})") from error
     return parse_row(row, where)
 

@@ -6,7 +6,6 @@ Knows the files and their spellings; what the tensors are for is the builder's m
 from __future__ import annotations
 
 import pickle
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -96,7 +95,7 @@ def _load(path: Path) -> Mapping[str, Tensor]:
             f"{path} holds more than tensors, or is broken; only a file that torch.load reads with "
             f"weights_only=True is taken, others may run code"
         ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, zipfile.BadZipFile) as error:
+    except Exception as error:  # a broken pickle fails in whatever way its bytes lead to
         raise UserError(
             f"{path} is truncated or no PyTorch weight file ({path.stat().st_size} bytes)"
         ) from error

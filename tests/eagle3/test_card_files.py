@@ -55,6 +55,7 @@ def test_the_lengths_are_enough(tmp_path: Path) -> None:
     ("content", "match"),
     [
         ("{", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
         ("[]", "no JSON object"),
         ({}, "accept_length is None"),
         ({"accept_length": {}}, "at least one data set"),

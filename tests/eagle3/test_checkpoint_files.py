@@ -19,7 +19,7 @@ from torch import Tensor
 from backends.torch_sdpa import TorchSDPA
 from engine.errors import UserError
 from speculative.base import DraftTarget
-from speculative.eagle3.checkpoint import load_draft
+from speculative.eagle3.checkpoint import load_draft, open_weights
 from speculative.eagle3.draft import Eagle3Draft
 
 Tensors = dict[str, Tensor]
@@ -304,6 +304,15 @@ def test_a_bin_file_of_something_else(tmp_path: Path) -> None:
     torch.save([torch.ones(3)], folder / "pytorch_model.bin")
     with pytest.raises(UserError, match="no plain mapping"):
         load_draft(folder, toy_target())
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x80\x02q\x00.", b"\x80\x02h\x05.", b"\x80\x02j\x13", b"PK\x03\x04"]
+)
+def test_a_broken_pickle_is_refused_however_it_breaks(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(content)
+    with pytest.raises(UserError, match=r"pytorch_model\.bin (is truncated|holds more)"):
+        open_weights(tmp_path)
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
