@@ -26,6 +26,7 @@ def draw_drafts(
     float64 [B] in (0, 1). ids: int64 [Vd] target id of each draft id, distinct; None: the vocabularies are
     one.
     """
+    logits = logits.nan_to_num()  # of a broken draft: any distribution will do, as long as it is one
     greedy = (temperature == 0).unsqueeze(1)
     weights = (
         (logits - logits.amax(-1, keepdim=True)) / torch.where(greedy, 1.0, temperature.unsqueeze(1))

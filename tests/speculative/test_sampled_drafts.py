@@ -80,3 +80,15 @@ def test_the_steps_draws_are_those_of_the_rows() -> None:
     at = torch.tensor([7, 9])
     assert draws.coins(at).tolist() == uniform(columns.key[[3, 1]], at, PURPOSE_DRAFT).tolist()
     assert not torch.equal(draws.coins(at), draws.coins(at + 1))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
+def test_a_broken_draft_is_drawn_from_a_distribution_all_the_same(broken: float, temperature: float) -> None:
+    logits = torch.stack((torch.full((5,), broken), torch.tensor([0.0, broken, 1.0, broken, 2.0])))
+    ids = torch.tensor([1, 3, 4, 6, 7])
+    coins = torch.tensor([0.3, 0.999], dtype=torch.float64)
+    drawn, q = draw_drafts(logits, torch.full((2,), temperature), coins, ids, 8)
+    assert torch.isfinite(q).all()
+    assert torch.allclose(q.sum(1), torch.ones(2))
+    assert (q.gather(1, drawn.long().unsqueeze(1)) > 0).all()
