@@ -32,10 +32,12 @@ class Gate:
         request.max_len = request.sampling.max_len
         request.worst = self.reservation.worst(request.max_len)
         if request.worst > self.pool:
+            wide = self.reservation.need
+            drafts = f", {wide} of them for a decode step and its drafts" if wide > 1 else ""
+            way = "lower sampling.max_tokens" if wide < 2 else "draft fewer tokens (spec.*)"
             raise UserError(
                 f"the prompt's {prompt_len} tokens and up to {request.max_len - prompt_len} more need "
-                f"{request.worst} tokens of KV, the pool has {self.pool}: raise cache.tokens, or lower "
-                "sampling.max_tokens"
+                f"{request.worst} tokens of KV{drafts}, the pool has {self.pool}: raise cache.tokens, or {way}"
             )
 
     def _check_prompt(self, request: Request) -> None:

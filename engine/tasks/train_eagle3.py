@@ -90,6 +90,11 @@ class TrainEagle3(Task):
                     f"task.resume={value} holds no {checkpoint}: give the folder of a run that was stopped "
                     "while it trained, or leave task.resume out"
                 )
+        if config.resume is not None and not config.text:
+            raise UserError(
+                f"task.resume={config.resume} goes on in the text of that run: give it too, "
+                f"task.text=[{Path(config.resume) / 'text.npz'}]"
+            )
         if not (config.prompts or config.self_prompts or config.documents or config.text):
             raise UserError(
                 "nothing to train on: give task.prompts=[FILE], task.self_prompts=N or task.text=FILE"

@@ -232,6 +232,15 @@ def test_a_request_that_fills_the_pool_alone_runs() -> None:
     assert rig.scheduler.ledger.total == 59
 
 
+def test_a_pool_that_drafts_outgrow_is_not_blamed_on_the_answer() -> None:
+    rig = Rig(page_size=1, pages=60, max_context=60, width=32)
+    with pytest.raises(UserError, match=r"32 of them for a decode step and its drafts.*draft fewer tokens"):
+        rig.submit(prompt(20), max_tokens=12)
+    rig = Rig(page_size=1, pages=20, max_context=60, width=1)
+    with pytest.raises(UserError, match=r"raise cache\.tokens, or lower sampling\.max_tokens"):
+        rig.submit(prompt(20), max_tokens=12)
+
+
 REFUSALS = [
     (prompt(0), {}, "prompt .* is empty"),
     (prompt(60), {}, r"60 tokens, cache\.max_context=60 .* raise cache\.max_context"),

@@ -288,6 +288,14 @@ def test_a_folder_without_a_checkpoint_is_refused_before_any_text_is_written(tmp
         task.run(context)
 
 
+def test_a_resumed_run_needs_its_own_text(tmp_path: Path) -> None:
+    """New text would not be what the place in the old one was about."""
+    (tmp_path / "training_state.pt").touch()
+    task, context = task_and_context(tmp_path / "run", "task.self_prompts=9", f"task.resume={tmp_path}")
+    with pytest.raises(UserError, match=r"goes on in the text of that run: give it too, task\.text="):
+        task.run(context)
+
+
 def test_an_output_that_cannot_be_made_is_refused_before_the_training(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
