@@ -37,7 +37,8 @@ class Gate:
             way = "lower sampling.max_tokens" if wide < 2 else "draft fewer tokens (spec.*)"
             raise UserError(
                 f"the prompt's {prompt_len} tokens and up to {request.max_len - prompt_len} more need "
-                f"{request.worst} tokens of KV{drafts}, the pool has {self.pool}: raise cache.tokens, or {way}"
+                f"{request.worst} tokens of KV{drafts}, the pool has {self.pool}: raise cache.tokens, or "
+                f"{way}"
             )
 
     def _check_prompt(self, request: Request) -> None:
