@@ -17,6 +17,7 @@ from torch import Tensor
 
 from engine.acceptance import Acceptance, Asked, logprob_rows
 from engine.batch import DraftTree, ForwardBatch, Mode, ScheduledStep, SeqLens
+from engine.errors import InternalError
 from engine.runner import ForwardResult, ModelRunner
 from engine.sampling.draws import draws_of
 from engine.sampling.sampler import Sampler
@@ -73,7 +74,7 @@ class Step:
         table, rows = self._table, batch.rows
         lens = SeqLens(table.seq_lens[rows], step.bounds, host_lens)
         view = self._view(step, batch, lens)
-        drafted = self._speculator.propose(view)
+        drafted = _as_asked(self._speculator.propose(view), step.width)
         shape = self._ops.geometry(drafted, self._branches(step))
         tree = self._accept.present(drafted, shape, rows)
         forward = self._verify_batch(step, batch, tree.tokens, lens, shape)
@@ -176,6 +177,16 @@ class Step:
         seen = PrefillSeen(forward, chunk.token_rows, result.hidden, result.aux)
         view = self._view(step, batch, lens)
         return StepOutput(packed, logprob_rows(sampled), partial(self._speculator.prefill, view, seen))
+
+
+def _as_asked(tree: DraftTree, width: int) -> DraftTree:
+    """A drafter that ignores view.width would fail far from here."""
+    if tree.tokens.shape[1] != width:
+        raise InternalError(
+            f"the drafter returned {tree.tokens.shape[1]} nodes a request for a step of width {width}: "
+            "propose has to follow view.width"
+        )
+    return tree
 
 
 def _pack(tokens: Tensor, count: Tensor, finish: Tensor, accepted: Tensor, tree: DraftTree | None) -> Tensor:

@@ -10,8 +10,11 @@ import pytest
 from support.drafters import Scripted, ScriptedTree
 from support.engines import TINY, answers, make, run
 
+from engine.batch import DraftTree
+from engine.errors import InternalError
 from engine.params import SamplingParams
 from engine.step_costs import as_document
+from speculative.base import DraftView
 from speculative.width import StepCosts
 
 PROMPTS = [[65 + i, 2 * i, 7, 9, i] * (1 + i) for i in range(4)]
@@ -99,3 +102,17 @@ def test_every_algorithm_leaves_such_requests_alone(algorithm: tuple[str, ...]) 
         llm.check()
         assert set(llm.metrics.spec_counts().since(drafts).widths) == {1}, "nobody wants drafts: plain steps"
         assert llm.metrics.snapshot()["drafted_tokens"] == before["drafted_tokens"]
+
+
+class Stubborn(Scripted):
+    """Drafts at full width, whatever is asked for."""
+
+    def propose(self, view: DraftView) -> DraftTree:
+        return super().propose(replace(view, width=self.plan.width))
+
+
+def test_a_drafter_that_ignores_the_width_is_named() -> None:
+    drafter = Stubborn({}, 512, drafts=3, script="wrong")
+    words = r"4 nodes a request for a step of width 1.*follow view\.width"
+    with pytest.raises(InternalError, match=words), make(*TINY, parts={"speculator": drafter}) as llm:
+        llm.generate(PROMPTS[1:2], WITHOUT)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engine.batch import DraftTree, ForwardBatch
 from engine.llm import LLM
-from speculative.base import DraftView, Observed, SpecPlan, Speculator
+from speculative.base import DraftView, NoSpeculation, Observed, SpecPlan, Speculator
 from speculative.sampled import draw_drafts, sampled_chain
 from speculative.tree import chain
 from support.eagle3 import draft_of
@@ -33,6 +33,8 @@ class Believer(Speculator):
 
     def propose(self, view: DraftView) -> DraftTree:
         self._beliefs = self._beliefs.to(view.rows.device)
+        if view.width == 1:  # nobody in the batch wants drafts
+            return NoSpeculation.alone(view)
         if self.plan.tree:
             return self._branching(view.root())
         if view.draws is None or not self._sampled:
