@@ -64,6 +64,15 @@ class SeqLens:
         return self.host
 
 
+def kv_slots(page_table: Tensor, page_size: int, rows: Tensor, positions: Tensor) -> Tensor:
+    """int64: KV slots of `positions` int64 in `rows` int64, which must broadcast. page_table: int32 [R,
+    P]."""
+    if page_size == 1:
+        return page_table[rows, positions].long()
+    page = page_table[rows, positions // page_size].long()
+    return page * page_size + positions % page_size
+
+
 @dataclass(frozen=True)
 class ForwardBatch:
     """One forward pass over the device rows of B requests. Built by the step, changed by nobody.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.batch import kv_slots
 from engine.sampling.columns import SamplingColumns
 from engine.upload import TableWrites
 from speculative.base import RelayField
@@ -80,11 +81,7 @@ class RequestTable:
 
     def slots(self, rows: Tensor, positions: Tensor) -> Tensor:
         """KV slots (int64, shape of positions) of `positions` int64 in `rows` int64, which must broadcast."""
-        page_size = self.size.page_size
-        if page_size == 1:
-            return self.page_table[rows, positions].long()
-        page = self.page_table[rows, torch.div(positions, page_size, rounding_mode="floor")].long()
-        return page * page_size + positions % page_size
+        return kv_slots(self.page_table, self.size.page_size, rows, positions)
 
     def commit(self, rows: Tensor, start: Tensor, tokens: Tensor, new_lens: Tensor) -> None:
         """Write the emitted run and the new lengths.

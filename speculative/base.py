@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from engine.batch import ROOT, DraftTree, ForwardBatch, KVLayout, LayerKV, SeqLens
+from engine.batch import ROOT, DraftTree, ForwardBatch, KVLayout, LayerKV, SeqLens, kv_slots
 from engine.lazy import lazy_import
 from speculative.width import FixedWidth, StepCosts, WidthPolicy
 
@@ -181,8 +181,7 @@ class DraftView:
 
     def slots(self, rows: Tensor, positions: Tensor) -> Tensor:
         """int64: KV slots of `positions` int64 in `rows` int64, which must broadcast."""
-        page = self.page_table[rows, positions // self.page_size].long()
-        return page * self.page_size + positions % self.page_size
+        return kv_slots(self.page_table, self.page_size, rows, positions)
 
 
 @dataclass(frozen=True)
