@@ -167,6 +167,14 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def publish(report: dict[str, Any], text: str, path: Path | None) -> int:
+    """Print the text, write the report where asked for; exit code 1 when a bound is not met."""
+    if path is not None:
+        path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(text)
+    return 0 if all(bound["met"] for bound in report["bounds"]) else 1
+
+
 def main() -> int:
     """Markdown on stdout, JSON where asked for; exit code 1 when a bound is not met."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -176,10 +184,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the report there too")
     arguments = parser.parse_args()
     report = measure(arguments)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(markdown(report))
-    return 0 if all(bound["met"] for bound in report["bounds"]) else 1
+    return publish(report, markdown(report), arguments.json)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ claimed; how it is measured is in benchmarks/drafting.py.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.cpu import Bound
+from benchmarks.cpu import Bound, publish
 from benchmarks.drafting import PLAIN, Contender, acceptance, cost_by_width, encoded, measure_sets
 from benchmarks.prompt_sets import PromptSet, prompt_sets
 from engine import LLM
@@ -205,10 +204,7 @@ def main() -> int:
     """Markdown on stdout, JSON where asked for; exit code 1 when a bound is not met."""
     arguments = parse()
     report = measure(arguments)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(markdown(report))
-    return 0 if all(bound["met"] for bound in report["bounds"]) else 1
+    return publish(report, markdown(report), arguments.json)
 
 
 if __name__ == "__main__":

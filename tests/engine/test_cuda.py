@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from support.engines import TINY, answers, make, run
+from support.waits import forbid_waits
 
-from engine.batch import ScheduledStep
-from engine.executor import Executor
-from engine.futures import StepHandle
 from engine.params import SamplingParams
 
 pytestmark = pytest.mark.gpu
@@ -68,18 +66,7 @@ def test_bf16_runs_and_ends() -> None:
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_no_launch_waits_for_the_device(monkeypatch: pytest.MonkeyPatch, sampling: str) -> None:
     """Y1: from preparing to launching, a call that would synchronise raises."""
-    launch = Executor.launch
-
-    def watched(self: Executor, step: ScheduledStep) -> StepHandle:
-        if step.width == 0:
-            return launch(self, step)
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            return launch(self, step)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-
-    monkeypatch.setattr(Executor, "launch", watched)
+    forbid_waits(monkeypatch)
     with make(*FP32, "attention=triton", "overlap=future") as llm:
         llm.generate(PROMPTS, SAMPLINGS[sampling])
         before = llm.metrics.snapshot()
