@@ -11,8 +11,10 @@ from dependency_injector.providers import Callable, Configuration, Dict, List, O
 
 from engine import draft_factories as drafting
 from engine import factories as make
+from engine import mode_factories as moding
 from engine.device_queue import make_queue
 from engine.executor import Executor
+from engine.graphs.capture import make_capturer
 from engine.lengths import needs_cpu_seq_lens
 from engine.metrics import EngineMetrics
 from engine.models.source import silent
@@ -44,7 +46,13 @@ class EngineContainer(containers.DeclarativeContainer):
     cache = Singleton(make.prefix_cache, config.cache, cache_config, plan)
     sizes = Singleton(make.sizes, cache_config, policy.provided.config, model, draft, plan, device)
     pool = Singleton(make.kv_pool, model, sizes, device, config.overlap)
-    attention = Singleton(make.attention, config.attention, model, sizes, device, "target")
+
+    graph = Singleton(make.part, config.graph, "graph")
+    pcg = Singleton(make.part, config.pcg, "pcg")
+    tbo = Singleton(make.part, config.tbo, "tbo")
+    capturer = Singleton(make_capturer, device)
+    modes = Singleton(moding.context, capturer, metrics, sizes, policy.provided.config, plan)
+    attention = Singleton(make.attention, config.attention, model, sizes, device, "target", tbo)
     draft_pool = Singleton(drafting.draft_pool, draft, plan, sizes, device, config.overlap)
     drafts = Singleton(drafting.draft_attention, config.spec, plan, draft, sizes, device)
     host = Singleton(
@@ -58,9 +66,11 @@ class EngineContainer(containers.DeclarativeContainer):
     table = Singleton(make.table, sizes, columns, speculator, device, config.overlap)
     uploader = Singleton(make.uploader, device, table)
     sampler = Singleton(Sampler)
-    runner = Singleton(make.runner, model, attention, pool, draft)
+    passes = Singleton(moding.passes, model, pool, pcg, modes)
+    driver = Singleton(moding.driver, passes, attention, tbo)
+    runner = Singleton(moding.runner, model, attention, pool, driver, draft, pcg, graph, modes)
     ops = Singleton(drafting.ops, attention, plan, columns)
-    step = Singleton(drafting.step, table, runner, speculator, sampler, ops, metrics, device)
+    step = Singleton(drafting.step, table, runner, speculator, sampler, ops, metrics, device, graph, modes)
     futures = Singleton(make.futures, queue, metrics, needs_lens, config.overlap)
     executor = Singleton(Executor, table, uploader, step, futures)
 

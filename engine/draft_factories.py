@@ -21,6 +21,7 @@ from engine.kv_pool import KVPool
 from engine.metrics import EngineMetrics
 from engine.models.base import CausalLM, LoadedModel
 from engine.models.source import Progress
+from engine.modes import GraphMode, ModeContext
 from engine.provenance import device_facts
 from engine.runner import ModelRunner
 from engine.sampling.columns import SamplingColumns
@@ -142,12 +143,15 @@ def step(
     draft_ops: DraftOps,
     metrics: EngineMetrics,
     on: torch.device,
+    graph: GraphMode,
+    around: ModeContext,
 ) -> Step:
     """The step, with clocks that run when somebody asks."""
     stages = metrics.stages
     stages.cuda = on.type == "cuda"
-    inner = Step(table, TimedRunner(runner, stages), TimedSpeculator(speculator, stages), sampler, draft_ops)
-    return TimedStep(inner, stages)
+    drafter = TimedSpeculator(graph.speculator(speculator, around), stages)
+    inner = Step(table, TimedRunner(runner, stages), drafter, sampler, draft_ops)
+    return TimedStep(graph.step(inner, around), stages)
 
 
 def step_costs(

@@ -25,9 +25,9 @@ from engine.memory import auto_context, auto_tokens, longest_owned
 from engine.metrics import EngineMetrics
 from engine.models.base import CausalLM, LoadedModel
 from engine.models.source import ModelSource, Progress
+from engine.modes import BatchMode
 from engine.policy import Policy, SchedulerConfig
 from engine.request import Request
-from engine.runner import ModelRunner
 from engine.sampling.columns import SamplingColumns, pack_rows
 from engine.scheduler import Scheduler
 from engine.scheduling.acceptance_watch import AcceptanceWatch
@@ -133,21 +133,16 @@ def _free_bytes(on: torch.device) -> int | None:
     return int(torch.cuda.mem_get_info(on)[0]) if on.type == "cuda" else None
 
 
-def runner(model: CausalLM, backend: AttentionBackend, pool: KVPool, draft: DraftModel | None) -> ModelRunner:
-    """The target's runner; it collects the layer inputs that a draft model reads."""
-    if draft is not None:
-        model.collect(draft.aux_layers)
-    return ModelRunner(model, backend, pool)
-
-
 def kv_pool(model: CausalLM, size: Sizes, on: torch.device, overlap: Node) -> KVPool:
     """The pool for all layers of a model."""
     return KVPool(model.kv_layout, size.pages, size.page_size, on, poison=bool(overlap.get("debug")))
 
 
-def attention(node: Node, model: CausalLM, size: Sizes, on: torch.device, role: str) -> AttentionBackend:
+def attention(
+    node: Node, model: CausalLM, size: Sizes, on: torch.device, role: str, batches: BatchMode
+) -> AttentionBackend:
     """The target's backend."""
-    return attention_for(node, model.shape, model.kv_layout, size, on, role)
+    return batches.attention(lambda: attention_for(node, model.shape, model.kv_layout, size, on, role))
 
 
 def attention_for(

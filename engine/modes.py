@@ -1,22 +1,51 @@
-"""Null objects of the three execution modes: two-batch overlap, piecewise prefill graphs, step graphs.
+"""Contracts and null objects of the execution modes: step graphs, prefill graphs, two-batch overlap.
 
-Free of torch. A mode that exists has the same class facts; rules and explain read them and ask for no names.
+Free of torch. A mode wraps parts of the engine by their own contracts; rules and explain read its class facts
+and ask for no names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from engine.lazy import lazy_import
+
+if TYPE_CHECKING:
+    from backends.base import AttentionBackend
+    from engine import passes
+    from engine.graphs.capture import Capturer
+    from engine.metrics import EngineMetrics
+    from engine.passes import Driver, Passes
+    from engine.runner import ModelRunner
+    from engine.step import Step
+    from speculative.base import Speculator
+else:
+    passes = lazy_import("engine.passes")
+
+
+@dataclass(frozen=True)
+class ModeContext:
+    """What modes are built with. max_running: requests of the largest step; context: positions a row holds;
+    chunk_tokens: of the largest prefill pass; widths: of decode steps, the usual one first."""
+
+    capturer: Capturer
+    metrics: EngineMetrics
+    max_running: int
+    context: int
+    chunk_tokens: int
+    widths: tuple[int, ...]
 
 
 class ExecutionMode:
     """One way to run a step's passes. Its facts are class attributes."""
 
-    captures_step: ClassVar[bool] = (
-        False  # the whole step sits in a graph: metadata must be built on the device
-    )
+    captures_step: ClassVar[bool] = False  # the whole step is in a graph: metadata is built on the device
+    captures_forward: ClassVar[bool] = False  # forwards are graphs, what they need is planned before them
     contents: ClassVar[tuple[str, ...]] = ()  # stages of a step that the graph holds, in order
     captures_prefill: ClassVar[bool] = False  # prefill runs as graph segments between attention calls
+    captures_chunk: ClassVar[bool] = False  # a whole prefill pass is one graph, attention included
     splits_batch: ClassVar[bool] = False  # two half batches are interleaved
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")  # device types where the mode can run
 
@@ -28,13 +57,57 @@ class ExecutionMode:
         self.config = config
 
 
-class NoTwoBatch(ExecutionMode):
+class GraphMode(ExecutionMode):
+    """What of a decode step is captured. Each hook takes a part and returns it, or one that wraps it."""
+
+    def runner(self, inner: ModelRunner, context: ModeContext) -> ModelRunner:
+        """Around the target's forwards."""
+        return inner
+
+    def speculator(self, inner: Speculator, context: ModeContext) -> Speculator:
+        """Around what the drafter does."""
+        return inner
+
+    def step(self, inner: Step, context: ModeContext) -> Step:
+        """Around the whole step. `inner` has the other two hooks in it."""
+        return inner
+
+    def sizes(self, max_running: int) -> tuple[int, ...]:
+        """Batch sizes to be captured at start, each of the context's first width; none: nothing is."""
+        return ()
+
+
+class PrefillMode(ExecutionMode):
+    """What of a prefill pass is captured."""
+
+    def passes(self, inner: Passes, context: ModeContext) -> Passes:
+        """Around the pieces between attention calls."""
+        return inner
+
+    def runner(self, inner: ModelRunner, context: ModeContext) -> ModelRunner:
+        """Around the target's whole pass."""
+        return inner
+
+
+class BatchMode(ExecutionMode):
+    """How many batches a pass is made of."""
+
+    def attention(self, make: Callable[[], AttentionBackend]) -> AttentionBackend:
+        """The target's backend; `make` builds one, as often as it is called."""
+        return make()
+
+    def driver(self, begins: Passes, attention: AttentionBackend) -> Driver:
+        """What runs a pass from begin to end over that backend."""
+        return passes.OneBatch(begins, attention)
+
+
+class NoTwoBatch(BatchMode):
     """One batch at a time."""
 
 
-class NoPiecewise(ExecutionMode):
+class NoPiecewise(PrefillMode):
     """Prefill runs eagerly."""
 
 
-class NoGraph(ExecutionMode):
+class NoGraph(GraphMode):
     """Decode steps run eagerly."""

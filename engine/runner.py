@@ -1,4 +1,4 @@
-"""Runs a model over a ForwardBatch: metadata, layers, head. The place where graphs will wrap a forward.
+"""Runs a model over a ForwardBatch: layers, then the head. Graphs of a forward wrap it.
 
 Knows the model, its attention and its KV pool; nothing of requests or of sampling.
 """
@@ -14,6 +14,7 @@ from backends.base import AttentionBackend
 from engine.batch import ForwardBatch
 from engine.kv_pool import KVPool
 from engine.models.base import CausalLM
+from engine.passes import Driver
 
 
 @dataclass(frozen=True)
@@ -27,17 +28,17 @@ class ForwardResult:
 
 
 class ModelRunner:
-    """The target model on one device."""
+    """The target model on one device. driver: runs its layers, over this attention and this pool."""
 
-    def __init__(self, model: CausalLM, attention: AttentionBackend, pool: KVPool) -> None:
+    def __init__(self, model: CausalLM, attention: AttentionBackend, pool: KVPool, driver: Driver) -> None:
         self.model = model
         self.attention = attention
         self.pool = pool
+        self.driver = driver
 
     def forward(self, batch: ForwardBatch) -> ForwardResult:
         """One pass; writes the KV of its tokens."""
-        self.attention.init_forward_metadata(batch)
-        hidden, aux = self.model.forward_with_aux(batch, self.attention, self.pool.layers)
+        hidden, aux = self.driver.run(batch)
         rows = batch.logit_rows
         picked = hidden if rows is None else hidden.index_select(0, rows)
         if (

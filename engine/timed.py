@@ -39,7 +39,7 @@ class TimedRunner(ModelRunner):
     """The target's decode passes are "verify"."""
 
     def __init__(self, inner: ModelRunner, stages: StageTimes) -> None:
-        super().__init__(inner.model, inner.attention, inner.pool)
+        super().__init__(inner.model, inner.attention, inner.pool, inner.driver)
         self._inner = inner
         self._stages = stages
 

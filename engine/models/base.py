@@ -6,11 +6,11 @@ Knows nothing of scheduling, sampling or the kind of attention it is given.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from backends.base import AttentionBackend
+from backends.base import AttentionBackend, ModelOps
 from engine.batch import ForwardBatch, KVLayout, LayerKV
 from engine.errors import UserError
 from engine.models.shape import ModelShape
@@ -21,6 +21,33 @@ if TYPE_CHECKING:
     from engine.text.tokenizer import Tokenizer
 
 
+@dataclass(frozen=True)
+class AttentionCall:
+    """Where a pass stops for attention: q [T, Hq, D], k and v [T, Hkv, D], the layer's pool, which holds k
+    and v already."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    kv: LayerKV
+
+
+# A forward pass that stops where attention runs: it yields a call, is sent the result [T, Hq * D], and
+# returns (hidden, aux). Whoever drives it may put a graph, a stream or another batch between two stops.
+Pass = Generator[AttentionCall, "Tensor", "tuple[Tensor, Tensor | None]"]
+
+
+def drive(one: Pass, attention: AttentionBackend, batch: ForwardBatch) -> tuple[Tensor, Tensor | None]:
+    """Run a pass to its end, attention in line."""
+    try:
+        call = next(one)
+        while True:
+            call = one.send(attention.forward(call.q, call.k, call.v, call.kv, batch))
+    except StopIteration as end:
+        result: tuple[Tensor, Tensor | None] = end.value
+        return result
+
+
 class CausalLM(ABC):
     """A decoder-only language model on one device."""
 
@@ -29,14 +56,20 @@ class CausalLM(ABC):
     aux_layers: tuple[int, ...] = ()
 
     @abstractmethod
-    def forward_with_aux(
-        self, batch: ForwardBatch, attention: AttentionBackend, kv: Sequence[LayerKV]
-    ) -> tuple[Tensor, Tensor | None]:
+    def run_pass(self, batch: ForwardBatch, ops: ModelOps, kv: Sequence[LayerKV]) -> Pass:
         """Final normalised hidden states [T, H] of all tokens of the pass, and the inputs of the collected
         layers side by side [T, n * H] (None when none are collected); writes the tokens' KV into `kv`.
 
-        The caller has run attention.init_forward_metadata(batch).
+        Between two stops everything is token-wise: it reads input_ids, positions and slots of the batch and
+        nothing else of it, so that a pass may be padded with tokens that write to the padding page.
         """
+
+    def forward_with_aux(
+        self, batch: ForwardBatch, attention: AttentionBackend, kv: Sequence[LayerKV]
+    ) -> tuple[Tensor, Tensor | None]:
+        """What run_pass returns, its attention in line. The caller has run
+        attention.init_forward_metadata(batch)."""
+        return drive(self.run_pass(batch, attention.ops, kv), attention, batch)
 
     def collect(self, layers: Sequence[int]) -> None:
         """Return the inputs of these layers from every pass on: 0 is the embedding, num_layers the output of

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from backends.base import AttentionBackend
+from backends.base import ModelOps
 from engine.batch import ForwardBatch, KVGroup, KVLayout, LayerKV, Mode
-from engine.models.base import CausalLM
+from engine.models.base import CausalLM, Pass
 from engine.models.shape import ModelShape
 
 # All products stay under 2^53, where float64 is exact: token < 2^17, weight < 2^16, at most 2^17 positions.
@@ -31,20 +31,24 @@ class FakeLM(CausalLM):
         self._vocab = torch.arange(shape.vocab_size, dtype=torch.int64, device=device) * 2654435761
         self._all_positions = torch.arange(shape.max_positions + 64, dtype=torch.int64, device=device)
 
-    def forward_with_aux(
-        self, batch: ForwardBatch, attention: AttentionBackend, kv: Sequence[LayerKV]
-    ) -> tuple[Tensor, None]:
+    def run_pass(self, batch: ForwardBatch, ops: ModelOps, kv: Sequence[LayerKV]) -> Pass:
+        """It never stops: it reads the pool itself, by the page table and the lengths."""
+        yield from ()
+        return self._digest(batch, kv), None
+
+    def _digest(self, batch: ForwardBatch, kv: Sequence[LayerKV]) -> Tensor:
+        """float64 [T, 1]."""
         pool = kv[0].k.view(-1)
         ids = batch.input_ids
         pool.index_copy_(0, batch.slots, ids.to(torch.float32))
         if batch.size == 0:
-            return ids.new_zeros((0, 1), dtype=torch.float64), None
+            return ids.new_zeros((0, 1), dtype=torch.float64)
         own = (ids + 1).double() * _weight(batch.positions)
         prefix = self._prefix(batch, pool)
         digest = (
             self._verify(batch, own, prefix) if batch.mode is Mode.VERIFY else _extend(batch, own, prefix)
         )
-        return torch.remainder(digest, _DIGEST_MODULUS).unsqueeze(1), None
+        return torch.remainder(digest, _DIGEST_MODULUS).unsqueeze(1)
 
     def _prefix(self, batch: ForwardBatch, pool: Tensor) -> Tensor:
         """Digest of each request's tokens in the pool: float64 [B]."""

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from backends.base import AttentionBackend, ModelOps
+from backends.base import ModelOps
 from engine.batch import ForwardBatch, KVGroup, KVLayout, LayerKV
-from engine.models.base import CausalLM
+from engine.models.base import AttentionCall, CausalLM, Pass
 from engine.models.linear import Linear
 from engine.models.rope import rope_tables
 from engine.models.shape import ModelShape
@@ -108,17 +108,14 @@ class LlamaModel(CausalLM):
     def collect(self, layers: Sequence[int]) -> None:
         self.aux_layers = tuple(layers)
 
-    def forward_with_aux(
-        self, batch: ForwardBatch, attention: AttentionBackend, kv: Sequence[LayerKV]
-    ) -> tuple[Tensor, Tensor | None]:
-        ops = attention.ops
+    def run_pass(self, batch: ForwardBatch, ops: ModelOps, kv: Sequence[LayerKV]) -> Pass:
         hidden, residual = self.embed(batch.input_ids), None
         aux: list[Tensor] = []
         for index, (layer, layer_kv) in enumerate(zip(self.layers, kv, strict=True)):
             if index in self.aux_layers:
                 aux.append(_stream(hidden, residual))
             q, k, v, residual = layer.pre_attention(hidden, residual, layer_kv, batch, ops)
-            attended = attention.forward(q, k, v, layer_kv, batch)
+            attended = yield AttentionCall(q, k, v, layer_kv)
             hidden, residual = layer.post_attention(attended, residual, ops)
         if len(self.layers) in self.aux_layers:
             aux.append(_stream(hidden, residual))

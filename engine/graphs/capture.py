@@ -1,0 +1,113 @@
+"""Captures device work once and replays it: a CUDA graph on a GPU, a list of operations on the CPU.
+
+Knows nothing of what the work is. What holds on both: inside a capture nothing may read a device value on the
+host, and a replay sees the same tensors at the same addresses with whatever they hold by then.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from engine.graphs.recording import Recording, record
+
+T = TypeVar("T")
+
+
+class Captured(ABC):
+    """Captured work. Its results lie in the tensors that the capture returned, until the next replay."""
+
+    @abstractmethod
+    def replay(self) -> None:
+        """Run it again, in stream order. Does not wait."""
+
+
+@dataclass
+class CaptureCost:
+    """What captures have cost so far. bytes: of device memory that the graphs hold; 0 on the CPU."""
+
+    captures: int = 0
+    seconds: float = 0.0
+    bytes: int = 0
+
+
+class Capturer(ABC):
+    """Captures on one device; all that it captured share memory, so only one may run at a time."""
+
+    def __init__(self) -> None:
+        self.cost = CaptureCost()
+
+    def capture(self, work: Callable[[], T]) -> tuple[Captured, T]:
+        """Run `work` into a graph; returns the graph and what `work` returned, whose tensors are its results.
+
+        Run `work` eagerly once before, on the same stream: a first run compiles kernels, sizes workspaces and
+        may wait, which a capture must not. What it returned has to be kept alive as long as the graph is.
+        """
+        start = time.perf_counter()
+        captured, result, size = self._capture(work)
+        self.cost.captures += 1
+        self.cost.seconds += time.perf_counter() - start
+        self.cost.bytes += size
+        return captured, result
+
+    @abstractmethod
+    def _capture(self, work: Callable[[], T]) -> tuple[Captured, T, int]:
+        """(graph, result, bytes of new device memory)."""
+
+
+class _CudaGraph(Captured):
+    def __init__(self, graph: torch.cuda.CUDAGraph) -> None:
+        self._graph = graph
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+
+class CudaCapturer(Capturer):
+    """CUDA graphs over one memory pool. Capture the largest size first: the others then fit into its memory.
+
+    Captures on the current stream, which must not be the default one. Other streams may take part if they
+    wait for it first and it waits for them last.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def _capture(self, work: Callable[[], T]) -> tuple[Captured, T, int]:
+        torch.cuda.synchronize(self._device)
+        before = torch.cuda.memory_reserved(self._device)
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            result = work()
+        finally:
+            graph.capture_end()
+        return _CudaGraph(graph), result, torch.cuda.memory_reserved(self._device) - before
+
+
+class _CpuGraph(Captured):
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    def replay(self) -> None:
+        self._recording.replay()
+
+
+class CpuCapturer(Capturer):
+    """The CPU's stand-in, for checks and not for speed: the same rules, the same use of static tensors."""
+
+    def _capture(self, work: Callable[[], T]) -> tuple[Captured, T, int]:
+        recording, result = record(work)
+        return _CpuGraph(recording), result, 0
+
+
+def make_capturer(device: torch.device) -> Capturer:
+    """The capturer that suits a device."""
+    return CudaCapturer(device) if device.type == "cuda" else CpuCapturer()

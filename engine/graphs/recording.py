@@ -1,0 +1,110 @@
+"""A graph on the CPU: torch operations and interpreted Triton launches of a piece of work, to be run again.
+
+What a CUDA graph forbids fails here too: reading a value on the host, and making tensors of host data. What
+Python computed from host values is part of the recording, as it is in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_flatten
+
+from engine.errors import InternalError
+
+T = TypeVar("T")
+Operation = Callable[[], None]
+
+_READS = ("aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::masked_select", "aten::equal")
+_FROM_HOST = ("aten::lift_fresh", "aten::lift_fresh_copy")
+_ALLOCATES = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty")
+
+
+@dataclass
+class Recording:
+    """Operations in order; the tensors that they read and write live as long as it does."""
+
+    operations: list[Operation] = field(default_factory=list)
+
+    def replay(self) -> None:
+        with torch.inference_mode():
+            for operation in self.operations:
+                operation()
+
+
+def record(work: Callable[[], T]) -> tuple[Recording, T]:
+    """Run `work`, and what it did as a recording. InternalError where a CUDA graph would not have it."""
+    recording = Recording()
+    with _interpreted_launches(recording), _Recorder(recording):
+        return recording, work()
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes every operation that computes something; views of recorded memory need no second run."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._recording = recording
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        name = func._schema.name
+        if name in _READS:
+            raise InternalError(f"{name} reads a device value on the host inside a graph")
+        if name in _FROM_HOST and args[0].dim():  # a scalar travels with the operation
+            raise InternalError("a tensor is made of host data inside a graph")
+        result = func(*args, **named)
+        made = [value for value in tree_flatten(result)[0] if isinstance(value, Tensor)]
+        if _writes(func):
+            self._recording.operations.append(lambda: func(*args, **named))
+        elif name not in _ALLOCATES and not _views(made, (args, named)):
+            self._recording.operations.append(lambda: _again(func, args, named, made))
+        return result
+
+
+def _again(func: Any, args: Sequence[Any], named: Mapping[str, Any], made: Sequence[Tensor]) -> None:
+    fresh = [value for value in tree_flatten(func(*args, **named))[0] if isinstance(value, Tensor)]
+    for target, value in zip(made, fresh, strict=True):
+        target.copy_(value)
+
+
+def _writes(func: Any) -> bool:
+    """Whether the operation changes one of its arguments."""
+    return any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
+
+
+def _views(made: Sequence[Tensor], arguments: Any) -> bool:
+    """Whether all that it made lies in memory of its arguments."""
+    given = {t.untyped_storage().data_ptr() for t in tree_flatten(arguments)[0] if isinstance(t, Tensor)}
+    return all(t.untyped_storage().data_ptr() in given for t in made if t.numel())
+
+
+@contextmanager
+def _interpreted_launches(recording: Recording) -> Iterator[None]:
+    """Launches of Triton's interpreter pass torch by: they are noted whole."""
+    interpreter = sys.modules.get("triton.runtime.interpreter")
+    if interpreter is None:  # nothing was interpreted so far, and importing it would settle how Triton runs
+        yield
+        return
+    executor_class = interpreter.GridExecutor
+    plain = executor_class.__call__
+
+    def launch(executor: Any, *args: Any, **kwargs: Any) -> None:
+        with _disable_current_modes():
+            plain(executor, *args, **kwargs)
+        recording.operations.append(lambda: plain(executor, *args, **kwargs))
+
+    executor_class.__call__ = launch
+    try:
+        yield
+    finally:
+        executor_class.__call__ = plain

@@ -1,0 +1,53 @@
+"""Small constructors for the execution modes: where each of them wraps a part. For the container.
+
+Knows the order of the wraps and no mode.
+"""
+
+from __future__ import annotations
+
+from backends.base import AttentionBackend
+from engine.factories import Sizes
+from engine.graphs.capture import Capturer
+from engine.kv_pool import KVPool
+from engine.metrics import EngineMetrics
+from engine.models.base import CausalLM
+from engine.modes import BatchMode, GraphMode, ModeContext, PrefillMode
+from engine.passes import Driver, Passes, PlainPasses
+from engine.policy import SchedulerConfig
+from engine.runner import ModelRunner
+from speculative.base import DraftModel, SpecPlan
+
+
+def context(
+    capturer: Capturer, metrics: EngineMetrics, size: Sizes, limits: SchedulerConfig, plan: SpecPlan
+) -> ModeContext:
+    """What modes are built with."""
+    widths = tuple(dict.fromkeys((plan.width, *plan.measures, 1)))
+    return ModeContext(capturer, metrics, size.max_running, size.table.context, limits.chunk_tokens, widths)
+
+
+def passes(model: CausalLM, pool: KVPool, prefill: PrefillMode, around: ModeContext) -> Passes:
+    """How passes of the target begin."""
+    return prefill.passes(PlainPasses(model, pool.layers), around)
+
+
+def driver(begins: Passes, attention: AttentionBackend, batches: BatchMode) -> Driver:
+    """How they are driven."""
+    return batches.driver(begins, attention)
+
+
+def runner(
+    model: CausalLM,
+    attention: AttentionBackend,
+    pool: KVPool,
+    drives: Driver,
+    draft: DraftModel | None,
+    prefill: PrefillMode,
+    graph: GraphMode,
+    around: ModeContext,
+) -> ModelRunner:
+    """The target's runner; it collects the layer inputs that a draft model reads."""
+    if draft is not None:
+        model.collect(draft.aux_layers)
+    inner = prefill.runner(ModelRunner(model, attention, pool, drives), around)
+    return graph.runner(inner, around)
