@@ -51,7 +51,9 @@ class EngineContainer(containers.DeclarativeContainer):
     pcg = Singleton(make.part, config.pcg, "pcg")
     tbo = Singleton(make.part, config.tbo, "tbo")
     capturer = Singleton(make_capturer, device)
-    modes = Singleton(moding.context, capturer, metrics, sizes, policy.provided.config, plan)
+    modes = Singleton(
+        moding.context, capturer, metrics, sizes, policy.provided.config, plan, device, progress
+    )
     attention = Singleton(make.attention, config.attention, model, sizes, device, "target", tbo)
     draft_pool = Singleton(drafting.draft_pool, draft, plan, sizes, device, config.overlap)
     drafts = Singleton(drafting.draft_attention, config.spec, plan, draft, sizes, device)
@@ -67,7 +69,7 @@ class EngineContainer(containers.DeclarativeContainer):
     uploader = Singleton(make.uploader, device, table)
     sampler = Singleton(Sampler)
     passes = Singleton(moding.passes, model, pool, pcg, modes)
-    driver = Singleton(moding.driver, passes, attention, tbo)
+    driver = Singleton(moding.driver, passes, attention, tbo, modes)
     runner = Singleton(moding.runner, model, attention, pool, driver, draft, pcg, graph, modes)
     ops = Singleton(drafting.ops, attention, plan, columns)
     step = Singleton(drafting.step, table, runner, speculator, sampler, ops, metrics, device, graph, modes)

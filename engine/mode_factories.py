@@ -5,12 +5,15 @@ Knows the order of the wraps and no mode.
 
 from __future__ import annotations
 
+import torch
+
 from backends.base import AttentionBackend
 from engine.factories import Sizes
 from engine.graphs.capture import Capturer
 from engine.kv_pool import KVPool
 from engine.metrics import EngineMetrics
 from engine.models.base import CausalLM
+from engine.models.source import Progress
 from engine.modes import BatchMode, GraphMode, ModeContext, PrefillMode
 from engine.passes import Driver, Passes, PlainPasses
 from engine.policy import SchedulerConfig
@@ -19,11 +22,26 @@ from speculative.base import DraftModel, SpecPlan
 
 
 def context(
-    capturer: Capturer, metrics: EngineMetrics, size: Sizes, limits: SchedulerConfig, plan: SpecPlan
+    capturer: Capturer,
+    metrics: EngineMetrics,
+    size: Sizes,
+    limits: SchedulerConfig,
+    plan: SpecPlan,
+    on: torch.device,
+    progress: Progress,
 ) -> ModeContext:
     """What modes are built with."""
-    widths = tuple(dict.fromkeys((plan.width, *plan.measures, 1)))
-    return ModeContext(capturer, metrics, size.max_running, size.table.context, limits.chunk_tokens, widths)
+    return ModeContext(
+        capturer,
+        metrics,
+        size.max_running,
+        size.table.context,
+        limits.chunk_tokens,
+        tuple(dict.fromkeys((plan.width, *plan.measures, 1))),
+        on.type,
+        size.page_size,
+        progress,
+    )
 
 
 def passes(model: CausalLM, pool: KVPool, prefill: PrefillMode, around: ModeContext) -> Passes:
@@ -31,9 +49,9 @@ def passes(model: CausalLM, pool: KVPool, prefill: PrefillMode, around: ModeCont
     return prefill.passes(PlainPasses(model, pool.layers), around)
 
 
-def driver(begins: Passes, attention: AttentionBackend, batches: BatchMode) -> Driver:
+def driver(begins: Passes, attention: AttentionBackend, batches: BatchMode, around: ModeContext) -> Driver:
     """How they are driven."""
-    return batches.driver(begins, attention)
+    return batches.driver(begins, attention, around)
 
 
 def runner(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from engine.lazy import lazy_import
+from engine.models.source import Progress, silent
 
 if TYPE_CHECKING:
     from backends.base import AttentionBackend
@@ -28,7 +29,8 @@ else:
 @dataclass(frozen=True)
 class ModeContext:
     """What modes are built with. max_running: requests of the largest step; context: positions a row holds;
-    chunk_tokens: of the largest prefill pass; widths: of decode steps, the usual one first."""
+    chunk_tokens: of the largest prefill pass; widths: of decode steps, the usual one first; device: "cpu" or
+    "cuda"; progress: told how far captures have come."""
 
     capturer: Capturer
     metrics: EngineMetrics
@@ -36,6 +38,9 @@ class ModeContext:
     context: int
     chunk_tokens: int
     widths: tuple[int, ...]
+    device: str = "cpu"
+    page_size: int = 1
+    progress: Progress = silent
 
 
 class ExecutionMode:
@@ -96,7 +101,7 @@ class BatchMode(ExecutionMode):
         """The target's backend; `make` builds one, as often as it is called."""
         return make()
 
-    def driver(self, begins: Passes, attention: AttentionBackend) -> Driver:
+    def driver(self, begins: Passes, attention: AttentionBackend, context: ModeContext) -> Driver:
         """What runs a pass from begin to end over that backend."""
         return passes.OneBatch(begins, attention)
 

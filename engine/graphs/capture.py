@@ -55,9 +55,20 @@ class Capturer(ABC):
         self.cost.bytes += size
         return captured, result
 
+    def beside(self) -> Capturer:
+        """Another one with memory of its own, whose captures may run while this one's do. One cost for
+        both."""
+        other = self._another()
+        other.cost = self.cost
+        return other
+
     @abstractmethod
     def _capture(self, work: Callable[[], T]) -> tuple[Captured, T, int]:
         """(graph, result, bytes of new device memory)."""
+
+    @abstractmethod
+    def _another(self) -> Capturer:
+        """A new one on the same device."""
 
 
 class _CudaGraph(Captured):
@@ -91,6 +102,9 @@ class CudaCapturer(Capturer):
             graph.capture_end()
         return _CudaGraph(graph), result, torch.cuda.memory_reserved(self._device) - before
 
+    def _another(self) -> Capturer:
+        return CudaCapturer(self._device)
+
 
 class _CpuGraph(Captured):
     def __init__(self, recording: Recording) -> None:
@@ -106,6 +120,9 @@ class CpuCapturer(Capturer):
     def _capture(self, work: Callable[[], T]) -> tuple[Captured, T, int]:
         recording, result = record(work)
         return _CpuGraph(recording), result, 0
+
+    def _another(self) -> Capturer:
+        return CpuCapturer()
 
 
 def make_capturer(device: torch.device) -> Capturer:
