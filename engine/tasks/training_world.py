@@ -75,4 +75,6 @@ class TrainingWorld:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.size > 1:
+            if kind is None:  # all leave together: none takes down what another still talks to
+                distributed.barrier()
             distributed.destroy_process_group()

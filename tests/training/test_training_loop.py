@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import numpy as np
@@ -56,21 +55,20 @@ def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path: Path, optimizer: st
         assert torch.equal(expected, weights(net)[name]), name
 
 
-def _process(rank: int, port: int, folder: Path, result: Path) -> None:
+def _process(rank: int, folder: Path, result: Path) -> None:
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    meeting = (folder / "meeting").as_uri()  # a file: no port to lose to another test
+    distributed.init_process_group("gloo", meeting, rank=rank, world_size=2)
     net = new_net(store())
     train(net, store(), recipe(**SMALL), folder, world=World(rank, 2, CPU))
     if rank == 0:
         torch.save(net.state_dict(), result)
+    distributed.barrier()  # a process that leaves while another still talks to it may take it down
     distributed.destroy_process_group()
 
 
 def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    multiprocessing.spawn(_process, (port, tmp_path, tmp_path / "two.pt"), nprocs=2)
+    multiprocessing.spawn(_process, (tmp_path, tmp_path / "two.pt"), nprocs=2)
     two = torch.load(tmp_path / "two.pt", weights_only=True)
     net = new_net(store())
     start = weights(net)
