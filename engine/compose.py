@@ -93,7 +93,7 @@ def _resolve(checked: Checked) -> Resolved:
                 del full["hydra"]
             cfg = OmegaConf.to_container(full, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError("\n".join([*checked.problems, _sentence(error)])) from error
+        raise UserError("\n".join([*checked.problems, readable_error(error)])) from error
     assert isinstance(cfg, dict)
     assert isinstance(node, dict)
     ours = {str(group): str(option) for group, option in choices.items() if not group.startswith("hydra/")}
@@ -127,7 +127,7 @@ def _readable(checked: Checked) -> Checked:
         except HydraException as error:
             key, _, value = line.removeprefix("++").partition("=")
             problems.append(
-                f"{key}={value} cannot be read: {_sentence(error)}; put text in quotes: {key}='\"...\"'"
+                f"{key}={value} cannot be read: {readable_error(error)}; put text in quotes: {key}='\"...\"'"
             )
             bad.add(at)
     plain = tuple(line for at, line in enumerate(checked.plain) if at not in bad)
@@ -135,13 +135,13 @@ def _readable(checked: Checked) -> Checked:
     return replace(checked, plain=plain, forced=forced, problems=(*checked.problems, *problems))
 
 
-def _sentence(error: BaseException) -> str:
+def readable_error(error: BaseException) -> str:
     """Hydra's message without its pointers to documentation and positions."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     kept = [line for line in lines if not line.startswith(_NOISE)]
     cause = error.__cause__
     if cause is not None and isinstance(cause, OmegaConfBaseException):
-        kept = [*kept, _sentence(cause)]
+        kept = [*kept, readable_error(cause)]
     return " ".join(kept).partition(" To append to your default list")[0] or type(error).__name__
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ CONF = (
     Path(__file__).resolve().parents[1] / "conf"
 )  # beside the package: checkout, editable install and wheel
 ROOT_NAME = "config"
+STUDIES = "sweep"  # the folder of committed sweeps: they are about runs and no part of a run's config
 _NESTED = re.compile(r"^\s*- /(\w+)@(\w+):", re.MULTILINE)  # a defaults entry that places a part under a key
 
 
@@ -38,12 +39,13 @@ class Option:
 @dataclass(frozen=True)
 class ConfTree:
     """groups: name -> option name -> Option. defaults: group -> option, in the order of the defaults list.
-    scalars: the root's values. notes: what the root's yaml says of each scalar."""
+    scalars: the root's values. notes: what the root's yaml says of each scalar. studies: committed sweeps."""
 
     groups: dict[str, dict[str, Option]]
     defaults: dict[str, str]
     scalars: dict[str, Any]
     notes: dict[str, str]
+    studies: dict[str, Option] = field(default_factory=dict)
 
 
 @cache
@@ -55,7 +57,9 @@ def conf_tree(conf: Path = CONF) -> ConfTree:
     text = root.read_text(encoding="utf-8")
     document = yaml.safe_load(text)
     scalars = {key: value for key, value in document.items() if key not in ("defaults", "hydra")}
-    return ConfTree(_groups(conf), _defaults(document["defaults"]), scalars, _notes(text, scalars))
+    groups = _groups(conf)
+    studies = groups.pop(STUDIES, {})
+    return ConfTree(groups, _defaults(document["defaults"]), scalars, _notes(text, scalars), studies)
 
 
 def _groups(conf: Path) -> dict[str, dict[str, Option]]:

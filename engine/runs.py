@@ -66,7 +66,7 @@ def create_run(
         raise UserError("hydra.run.dir is empty: give a folder, or leave it out")
     wanted = Path(directory).absolute()
     try:
-        path = _claim(wanted) if exclusive else wanted
+        path = claim_folder(wanted) if exclusive else wanted
         path.mkdir(parents=True, exist_ok=True)
         _write_snapshot(path, config, overrides, hydra)
         write_json(path / RUN, provenance(config, overrides))
@@ -133,8 +133,11 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def _claim(wanted: Path) -> Path:
-    """mkdir is atomic: of several processes exactly one gets a name, the others take the next suffix."""
+def claim_folder(wanted: Path) -> Path:
+    """Make `wanted`, or where it exists `wanted-1`, `wanted-2`, ...; the folder that was made. OSError.
+
+    mkdir is atomic: of several processes exactly one gets a name, the others take the next suffix.
+    """
     wanted.parent.mkdir(parents=True, exist_ok=True)
     for number in range(MAX_SUFFIX):
         path = wanted if number == 0 else wanted.with_name(f"{wanted.name}-{number}")

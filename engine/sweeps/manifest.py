@@ -1,0 +1,64 @@
+"""sweep.json: the cells of a sweep as they were judged, written before the first job. Knows its form only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from engine.errors import UserError
+from engine.sweeps.cells import Cell
+from engine.sweeps.study import Study
+
+VERSION = 1
+
+
+def manifest_of(command: Sequence[str], study: Study, cells: Sequence[Cell]) -> dict[str, Any]:
+    """The document. Configs are not in it: the run folders hold them."""
+    baseline = study.config.baseline
+    return {
+        "version": VERSION,
+        "created": datetime.now().astimezone().isoformat(timespec="milliseconds"),
+        "command": list(command),
+        "study": study.name,
+        "baseline": None if baseline is None else list(baseline),
+        "settings": {"timeout": study.config.timeout},
+        "cells": [cell_row(cell) for cell in cells],
+    }
+
+
+def cell_row(cell: Cell) -> dict[str, Any]:
+    return {
+        "id": cell.id,
+        "overrides": list(cell.overrides),
+        "choices": dict(cell.choices),
+        "varied": dict(cell.varied),
+        "verdict": cell.verdict,
+        "reason": cell.reason,
+        "duplicates": [list(overrides) for overrides in cell.duplicates],
+    }
+
+
+def cells_of(manifest: Mapping[str, Any]) -> tuple[Cell, ...]:
+    """The cells of a manifest, without their configs. UserError for one of another version or form."""
+    if manifest.get("version") != VERSION:
+        raise UserError(
+            f"this sweep was started by another version (its sweep.json has version "
+            f"{manifest.get('version')}, this one reads {VERSION}): resume it with that one, or start it again"
+        )
+    try:
+        return tuple(_cell(row) for row in manifest["cells"])
+    except (KeyError, TypeError) as error:
+        raise UserError(f"sweep.json is damaged ({error}): start the sweep again") from error
+
+
+def _cell(row: Mapping[str, Any]) -> Cell:
+    return Cell(
+        str(row["id"]),
+        tuple(row["overrides"]),
+        dict(row["choices"]),
+        dict(row["varied"]),
+        str(row["verdict"]),
+        row["reason"],
+        tuple(tuple(overrides) for overrides in row.get("duplicates", ())),
+    )

@@ -1,0 +1,74 @@
+"""A study: the command line of a sweep as a file, and the settings of every sweep. Starts nothing.
+
+Knows conf/sweep/ and its schema, not what the overrides in it mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
+from engine.build import TARGET, choice, make_config, nearest, number
+from engine.conf_tree import CONF, STUDIES, conf_tree
+from engine.errors import UserError
+
+PLAIN = "none"  # the option without overrides of its own: what -m alone uses
+
+
+class Study:
+    """What a file of conf/sweep names: `name` (null for a plain -m) and its settings."""
+
+    @dataclass(frozen=True)
+    class Config:
+        """overrides: a command line; the user's takes the place of those with the same key. extra: further cells,
+        each its own overrides beside those of `overrides` that do not vary. baseline: what speed-ups are measured
+        against, null: nothing in particular. timeout: seconds a job may take. fail_fast: start no job after one
+        that failed. strict: exit code 1 when a job failed. figure: dotted name in result.json that jobs are
+        compared by, null: the task's own. better: which end of it. trials: of the cells only so many, chosen by
+        Optuna from the results so far; null: all. batch: trials that are chosen at a time. seed: of that choice.
+        """
+
+        overrides: tuple[str, ...] = ()
+        extra: tuple[tuple[str, ...], ...] = ()
+        baseline: tuple[str, ...] | None = None
+        timeout: float | None = number(3600.0, gt=0)
+        fail_fast: bool = False
+        strict: bool = False
+        figure: str | None = None
+        better: str = choice("higher", ("higher", "lower"))
+        trials: int | None = number(None, ge=1)
+        batch: int = number(1, ge=1)
+        seed: int = number(0, ge=0, lt=2**32)
+
+    def __init__(self, config: Config, name: str | None = None) -> None:
+        self.config = config
+        self.name = name
+
+
+def load_study(name: str | None, settings: Sequence[str]) -> Study:
+    """conf/sweep/`name`.yaml with `sweep.key=value` settings over it; UserError names what is wrong."""
+    options = conf_tree().studies
+    if name is not None and name not in options:
+        raise UserError(
+            f"sweep={name}: there is no such study; there are {', '.join(options)}{nearest(name, options)}"
+        )
+    text = (CONF / STUDIES / f"{name or PLAIN}.yaml").read_text(encoding="utf-8")
+    node: dict[str, Any] = yaml.safe_load(text)
+    node.pop(TARGET)
+    node.update(_setting(line) for line in settings)
+    return Study(make_config(Study, node, STUDIES), None if name == PLAIN else name)
+
+
+def _setting(line: str) -> tuple[str, Any]:
+    try:
+        override = OverridesParser.create().parse_override(line)
+    except HydraException as error:
+        raise UserError(f"{line} cannot be read: {str(error).splitlines()[0]}") from error
+    if override.is_sweep_override():
+        raise UserError(f"{line}: settings of a sweep hold for all of it; give one value")
+    return override.key_or_group.partition(".")[2], override.value()
