@@ -26,6 +26,11 @@ class EngineMetrics:
     extend_steps: int = 0
     decode_steps: int = 0
     eager_decode_steps: int = 0  # decode steps that ran outside a step graph although graphs are on
+    graph_prefills: int = 0  # prefill passes (two a step with two batches) that graphs ran
+    eager_prefills: int = 0  # those that ran eagerly although prefill graphs are on
+    prefill_padding: int = 0  # tokens that prefill passes were padded with
+    split_passes: int = 0  # passes that ran as two interleaved halves; a graph counts once, when captured
+    unsplit_passes: int = 0  # passes that ran as one batch although two are wanted
     decode_rows: int = 0  # requests summed over decode steps: / decode_steps = forward occupancy
     host_waits: int = 0
     back_pressure_waits: int = 0

@@ -42,6 +42,10 @@ class Driver(ABC):
     def run(self, batch: ForwardBatch) -> tuple[Tensor, Tensor | None]:
         """(hidden, aux) as in CausalLM.run_pass; prepares attention first."""
 
+    @abstractmethod
+    def attentions(self) -> tuple[AttentionBackend, ...]:
+        """Of each lane that it begins passes in."""
+
 
 class OneBatch(Driver):
     """All requests in one pass."""
@@ -53,3 +57,6 @@ class OneBatch(Driver):
     def run(self, batch: ForwardBatch) -> tuple[Tensor, Tensor | None]:
         self._attention.init_forward_metadata(batch)
         return drive(self._begins.begin(batch, self._attention.ops), self._attention, batch)
+
+    def attentions(self) -> tuple[AttentionBackend, ...]:
+        return (self._attention,)
