@@ -18,13 +18,14 @@ from engine.runs import OUTPUTS, WORKLOAD
 from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, Outcome, Task, TaskContext, TextEngine
 from engine.tasks.bench_report import Measured, bench_table, medians, warnings_of
 from engine.tasks.bench_spec import compared, spec_result, spec_warnings
+from engine.tasks.dialogues import Dialogues
 from engine.tasks.drive import Job, Watch, run_jobs
 from engine.tasks.generate import record_engine
 from engine.tasks.interrupts import StopFlag
 from engine.tasks.memory_use import peak_memory_bytes
 from engine.tasks.progress import RequestProgress
 from engine.tasks.report import answer_row
-from engine.tasks.requests import load_workload, make_jobs, sampling_params, warn_of_turns
+from engine.tasks.requests import load_workload, make_jobs, sampling_params
 from engine.workloads.base import WorkItem, Workload
 
 PLAIN = ("spec=none",)
@@ -78,7 +79,9 @@ class Bench(Task):
                 against = self._bench(context, plain, workload, params, stop, record=False)
             stopped = stop.requested
         if bench.runs:
-            rows = (answer_row(a, bench.items[a.job.key], a.job.key) for a in bench.runs[-1].answers)
+            rows = (
+                answer_row(a, bench.items[a.job.key], a.job.key, a.job.turn) for a in bench.runs[-1].answers
+            )
             context.folder().write_lines(OUTPUTS, rows)
         result = self._result(context, bench, against, workload, stopped)
         for line in result["warnings"]:
@@ -102,23 +105,29 @@ class Bench(Task):
             items = workload.items(engine.shape.vocab_size)
             if record:
                 record_engine(context, engine)
-                warn_of_turns(items, "bench", context)
                 context.folder().write_lines(WORKLOAD, (item.as_row() for item in items))
             engine.metrics.stages.on = True
             jobs = make_jobs(engine, items, params, self._config.raw)
             what = "bench" if record else "plain decoding"
-            return Benched(engine, items, self._measure(context, engine, jobs, stop, what))
+            return Benched(engine, items, self._measure(context, engine, items, jobs, stop, what))
         finally:
             engine.close()
 
     def _measure(
-        self, context: TaskContext, engine: TextEngine, jobs: Sequence[Job], stop: StopFlag, what: str
+        self,
+        context: TaskContext,
+        engine: TextEngine,
+        items: Sequence[WorkItem],
+        jobs: Sequence[Job],
+        stop: StopFlag,
+        what: str,
     ) -> list[Measured]:
         runs: list[Measured] = []
         for number_ in range(self._config.warmup + self._config.repeats):
             if not self._config.keep_cache:
                 engine.forget_prefixes()
-            run = _one_run(engine, jobs, stop, self._config.concurrency, context, what)
+            talk = Dialogues(engine, items, context.stderr)
+            run = _one_run(engine, talk, jobs, stop, self._config.concurrency, context, what)
             if stop.requested:
                 break
             if number_ >= self._config.warmup:
@@ -161,6 +170,7 @@ def plain_config(context: TaskContext) -> dict[str, Any] | None:
 
 def _one_run(
     engine: TextEngine,
+    talk: Dialogues,
     jobs: Sequence[Job],
     stop: StopFlag,
     concurrency: int | None,
@@ -169,8 +179,8 @@ def _one_run(
 ) -> Measured:
     """All jobs once. Counters are differences: what ran before never leaks in."""
     before, drafts, start = engine.metrics.snapshot(), engine.metrics.spec_counts(), time.perf_counter()
-    with RequestProgress(context.stderr, len(jobs), what) as progress:
-        watch = Watch(on_answer=progress.finished)
+    with RequestProgress(context.stderr, talk.total(jobs), what) as progress:
+        watch = Watch(on_answer=progress.finished, follow=talk.follow)
         answers = run_jobs(engine, jobs, stop, watch, concurrency=concurrency)
     seconds = time.perf_counter() - start
     counts: Mapping[str, int | float] = difference(before, engine.metrics.snapshot())

@@ -1,4 +1,4 @@
-"""Conversations of several turns run as rounds of one batch, and the live text of a single one.
+"""Conversations of several turns run as one batch, and the live text of a single one.
 
 Importable without torch. Knows no task's options and no run folder.
 """
@@ -6,16 +6,16 @@ Importable without torch. Knows no task's options and no run folder.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 from engine.runs import json_line
 from engine.tasks.base import TextEngine
+from engine.tasks.dialogues import Dialogues
 from engine.tasks.drive import Answer, Job, Watch, run_jobs
 from engine.tasks.interrupts import StopFlag
 from engine.tasks.progress import RequestProgress
 from engine.tasks.report import answer_row
-from engine.tasks.requests import Message, first_messages, fits
 from engine.workloads.base import WorkItem
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Conversations:
-    """The items' turns, one round after the other: round k asks every item that has a k-th turn."""
+    """The items' requests; a turn is asked as soon as the one before it was answered."""
 
     engine: TextEngine
     items: Sequence[WorkItem]
@@ -34,50 +34,23 @@ class Conversations:
     stderr: TextIO
     answers: list[Answer] = field(default_factory=list)
     texts: dict[int, list[str]] = field(default_factory=dict)
-    histories: dict[int, tuple[Message, ...]] = field(default_factory=dict)
 
     def run(self, jobs: Sequence[Job]) -> None:
-        turn = 0
-        while jobs and not self.stop.requested:
-            self._round(jobs, turn)
-            turn += 1
-            jobs = self._next_jobs(jobs, turn)
-
-    def _round(self, jobs: Sequence[Job], turn: int) -> None:
-        with RequestProgress(self.stderr, len(jobs)) as progress:
+        """Ask them all; answers are written as they come."""
+        talk = Dialogues(self.engine, self.items, self.stderr)
+        with RequestProgress(self.stderr, talk.total(jobs)) as progress:
 
             def on_answer(answer: Answer) -> None:
                 progress.finished(answer)
-                self._keep(answer, turn)
+                self._keep(answer)
 
-            watch = Watch(None if self.live is None else self.live.show, on_answer)
+            watch = Watch(None if self.live is None else self.live.show, on_answer, talk.follow)
             self.answers += run_jobs(self.engine, jobs, self.stop, watch)
 
-    def _keep(self, answer: Answer, turn: int) -> None:
+    def _keep(self, answer: Answer) -> None:
         key = answer.job.key
-        self.out.write(json_line(answer_row(answer, self.items[key], key, turn)))
-        texts = [sample.text for sample in answer.samples]
-        self.texts[key] = texts if turn == 0 else [*self.texts[key], *texts]
-
-    def _next_jobs(self, jobs: Sequence[Job], turn: int) -> list[Job]:
-        """The first sample of each answer becomes history; a conversation that no longer fits ends here."""
-        following = [self._follow(job, turn) for job in jobs if len(self.items[job.key].turns) > turn]
-        fitting = [job for job in following if fits(job, self.engine)]
-        for job in following:
-            if job not in fitting:
-                print(
-                    f"conversation {job.key + 1} is full before turn {turn + 1}: it ends here",
-                    file=self.stderr,
-                )
-        return fitting
-
-    def _follow(self, job: Job, turn: int) -> Job:
-        item = self.items[job.key]
-        history = self.histories.get(job.key, first_messages(item))
-        answer = {"role": "assistant", "content": self.texts[job.key][(turn - 1) * job.params.n]}
-        messages = (*history, answer, {"role": "user", "content": item.turns[turn]})
-        self.histories[job.key] = messages
-        return replace(job, ids=tuple(self.engine.tokenizer.encode_chat(messages)))
+        self.out.write(json_line(answer_row(answer, self.items[key], key, answer.job.turn)))
+        self.texts[key] = [*self.texts.get(key, []), *(sample.text for sample in answer.samples)]
 
 
 class LiveText:

@@ -14,6 +14,7 @@ from engine.errors import UserError
 from engine.params import SamplingParams
 from engine.tasks.drive import Job
 from engine.text.escapes import unescape
+from engine.workloads.arrivals import Arrivals, TimedWorkload
 from engine.workloads.base import WorkItem, Workload
 from engine.workloads.single import SinglePrompt
 
@@ -25,15 +26,20 @@ Message = Mapping[str, str]
 
 
 def load_workload(context: TaskContext) -> Workload:
-    """`prompt=` wins over the workload. Reads files and standard input now, before a model is read."""
+    """`prompt=` wins over the workload; else its items carry the arrivals' times. Reads files and standard
+    input now, before a model is read."""
     prompt = context.config.get("prompt")
     if prompt is not None:
         return SinglePrompt(str(prompt), context.stdin)
-    node = context.config["workload"]
-    cls = target_class(node["_target_"])
-    workload = cls(make_config(cls, node, "workload"))
+    workload, arrivals = (_part(context.config, group) for group in ("workload", "arrivals"))
     assert isinstance(workload, Workload)
-    return workload
+    assert isinstance(arrivals, Arrivals)
+    return TimedWorkload(workload, arrivals)
+
+
+def _part(config: Mapping[str, Any], group: str) -> object:
+    cls = target_class(config[group]["_target_"])
+    return cls(make_config(cls, config[group], group))
 
 
 def sampling_params(config: Mapping[str, Any]) -> SamplingParams:
@@ -47,7 +53,8 @@ def first_messages(item: WorkItem) -> tuple[Message, ...]:
     if item.messages:
         return item.messages
     text = item.prompt if item.prompt is not None else item.turns[0]
-    return ({"role": "user", "content": text},)
+    asked = {"role": "user", "content": text}
+    return (asked,) if item.system is None else ({"role": "system", "content": item.system}, asked)
 
 
 def encode_item(item: WorkItem, tokenizer: Tokenizer, raw: bool) -> list[int]:
@@ -60,7 +67,7 @@ def encode_item(item: WorkItem, tokenizer: Tokenizer, raw: bool) -> list[int]:
 
 
 def _plain_text(item: WorkItem, who: str) -> str:
-    if item.prompt is None:
+    if item.prompt is None or item.system is not None:
         reason = "sends texts as they are" if who.startswith("task") else "has no chat template"
         raise UserError(f"a conversation in the workload needs a chat template, but {who} {reason}")
     return item.prompt
@@ -70,10 +77,20 @@ def make_jobs(
     engine: TextEngine, items: Sequence[WorkItem], params: SamplingParams, raw: bool = False
 ) -> list[Job]:
     """One job an item, all checked before any of them runs."""
-    jobs = [Job(i, tuple(encode_item(item, engine.tokenizer, raw)), params) for i, item in enumerate(items)]
+    jobs = [
+        Job(i, tuple(encode_item(item, engine.tokenizer, raw)), own_params(item, params), item.at)
+        for i, item in enumerate(items)
+    ]
     for job in jobs:
         check_fits(job, engine, items[job.key].title())
     return jobs
+
+
+def own_params(item: WorkItem, params: SamplingParams) -> SamplingParams:
+    """The request's parameters: an item may bring its own max_tokens."""
+    if item.max_tokens is None:
+        return params
+    return replace(params, max_tokens=item.max_tokens, min_tokens=min(params.min_tokens, item.max_tokens))
 
 
 def warn_of_turns(items: Sequence[WorkItem], task: str, context: TaskContext) -> None:

@@ -1,64 +1,77 @@
-"""Reads prompt files and says which line of them is wrong. Knows the formats and nothing else."""
+"""Rows of a prompt file as items of a workload. Knows our own row format and nothing of files' forms."""
 
 from __future__ import annotations
 
-import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from engine.errors import UserError
 from engine.workloads.base import WorkItem
+from engine.workloads.files import file_text, parsed
 
 KEYS = ("prompt", "messages", "turns", "question", "ids")
+EXTRAS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "system": (lambda v: isinstance(v, str), "text"),
+    "at": (lambda v: type(v) in (int, float) and 0 <= v < math.inf, "a number of seconds, at least 0"),
+    "max_tokens": (lambda v: type(v) is int and v >= 1, "a whole number, at least 1"),
+}
 
 
 def read_rows(path: Path) -> list[WorkItem]:
-    """Items of a JSONL file. UserError names the first bad line; blank lines are skipped."""
-    items = []
-    for number, line in enumerate(_text(path).split("\n"), start=1):
-        if line.strip():
-            items.append(_parse_line(line, f"{path}, line {number}"))
-    return _not_empty(items, path)
+    """Items of a JSONL file or a JSON array. UserError names the first bad line; blank lines are skipped."""
+    return parsed(path, parse_row)
 
 
 def read_text(path: Path) -> list[WorkItem]:
     """One prompt a line; blank lines are skipped."""
-    lines = [line.removesuffix("\r") for line in _text(path).split("\n")]
-    return _not_empty([WorkItem(prompt=line) for line in lines if line.strip()], path)
+    lines = [line.removesuffix("\r") for line in file_text(path).split("\n")]
+    items = [WorkItem(prompt=line) for line in lines if line.strip()]
+    if not items:
+        raise UserError(f"workload.path={path} holds no prompts")
+    return items
 
 
 def parse_row(row: Any, where: str) -> WorkItem:
     """One JSON object as an item; `where` opens the error message. Keys other than ours are ignored."""
-    if not isinstance(row, dict):
-        raise UserError(f"{where}: expected a JSON object, found {type(row).__name__}")
+    as_object(row, where)
     key = next((name for name in KEYS if name in row), None)
     if key is None:
         found = ", ".join(list(row)[:6]) or "nothing"
         raise UserError(f"{where}: needs one of the keys {', '.join(KEYS[:-1])}; it has {found}")
-    return _PARSERS[key](row[key], f"{where}: {key}")
+    return replace(_PARSERS[key](row[key], f"{where}: {key}"), **_extras(row, key, where))
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte {error.start}): convert the file first") from error
-    except OSError as error:
-        raise UserError(f"cannot read workload.path={path}: {error.strerror or error}") from error
+def as_object(row: Any, where: str) -> dict[str, Any]:
+    """The row, if it is a JSON object."""
+    if not isinstance(row, dict):
+        raise UserError(f"{where}: expected a JSON object, found {type(row).__name__}")
+    return row
 
 
-def _parse_line(line: str, where: str) -> WorkItem:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:  # the latter: nested too deeply
-        raise UserError(f"{where}: not JSON ({error})") from error
-    return parse_row(row, where)
+def text_of(row: Mapping[str, Any], key: str, where: str) -> str:
+    """The row's text under `key`, which has to be there and hold more than spaces."""
+    if key not in row:
+        found = ", ".join(list(row)[:6]) or "nothing"
+        raise UserError(f"{where}: needs the key {key}; it has {found}")
+    value = row[key]
+    if not isinstance(value, str) or not value.strip():
+        raise UserError(f"{where}: {key} has to be text that is not empty")
+    return value
 
 
-def _not_empty(items: list[WorkItem], path: Path) -> list[WorkItem]:
-    if not items:
-        raise UserError(f"workload.path={path} holds no prompts")
-    return items
+def _extras(row: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    """What a row may say beside its text."""
+    found = {name: row[name] for name in EXTRAS if row.get(name) is not None}
+    for name, value in found.items():
+        fits, what = EXTRAS[name]
+        if not fits(value):
+            raise UserError(f"{where}: {name} has to be {what}")
+    if "system" in found and key in ("messages", "ids"):
+        raise UserError(f"{where}: system goes with prompt or turns; put it into the {key} themselves")
+    return found
 
 
 def _prompt(value: Any, where: str) -> WorkItem:
