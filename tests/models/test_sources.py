@@ -17,8 +17,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from engine.build import config_keys, make_config, target_class
 from engine.errors import UserError
+from engine.memory import parameters
 from engine.models import hub
 from engine.models.build import build_llama
+from engine.models.dummy import DummyModel
 from engine.models.hf_config import shape_from_config
 from engine.models.linear import Int4Linear
 from engine.models.local import LocalModel
@@ -395,3 +397,16 @@ def test_quantised_safetensors_are_named(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(2, dtype=torch.int8)}, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match=r"model.safetensors: tensor a is stored as I8"):
         SafetensorsReader(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("like", "billions"), [("smollm2-135m", 0.1345), ("llama-3.2-1b", 1.236), ("llama-3.1-8b", 8.030)]
+)
+def test_dummy_models_have_the_published_sizes(like: str, billions: float) -> None:
+    source = DummyModel(make_config(DummyModel, {"like": like}, "model"))
+    assert parameters(source.shape()) / 1e9 == pytest.approx(billions, rel=1e-3)
+
+
+def test_a_dummy_model_reads_no_file() -> None:
+    with pytest.raises(UserError, match="model=dummy reads no file"):
+        DummyModel(make_config(DummyModel, {"path": "x"}, "model"))
