@@ -1,0 +1,109 @@
+"""The figures that a report shows: where each lies in result.json, its unit, and which direction is better.
+
+Knows the results of tasks bench, verify, eval and generate; knows no row and draws nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Result = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """key: the name in results.csv. path: dotted, in result.json. better: 1 more is, -1 less is, 0 neither.
+    main: has a column in the table, the others stand in a row's details. scale: times the stored value."""
+
+    key: str
+    label: str
+    unit: str
+    path: str
+    better: int = 0
+    main: bool = False
+    scale: float = 1.0
+
+    def value(self, result: Result) -> Any:
+        """The number or word; None where the result has none."""
+        found = at(result, self.path)
+        return found * self.scale if _number(found) and self.scale != 1.0 else found
+
+    def repeats(self, result: Result) -> list[float]:
+        """The figure of each repeat; of a task without repeats its one value."""
+        runs = result.get("runs")
+        each = [at(run, self.path) for run in runs] if isinstance(runs, Sequence) and runs else []
+        values = each or [at(result, self.path)]
+        return [value * self.scale for value in values if _number(value)]
+
+    @property
+    def title(self) -> str:
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+
+SPEED = Figure("output_tokens_per_s", "output", "tokens/s", "output_tokens_per_s", 1, main=True)
+TTFT = Figure("ttft_ms_p50", "first token p50", "ms", "ttft_ms.p50", -1, main=True)
+ITL = Figure("itl_ms_p50", "token gap p50", "ms", "itl_ms.p50", -1, main=True)
+ACCURACY = Figure("accuracy", "accuracy", "%", "accuracy", 1, main=True, scale=100.0)
+VERDICT = Figure("verdict", "verdict", "", "verdict", main=True)
+PERCENTILES = ("p50", "p90", "p99")
+
+FIGURES: tuple[Figure, ...] = (
+    SPEED,
+    Figure("host_waits_per_step", "host waits", "per step", "host_waits_per_step", -1, main=True),
+    Figure("forward_occupancy", "device busy", "%", "forward_occupancy", 1, main=True, scale=100.0),
+    TTFT,
+    Figure("ttft_ms_p99", "first token p99", "ms", "ttft_ms.p99", -1, main=True),
+    ITL,
+    Figure("itl_ms_p99", "token gap p99", "ms", "itl_ms.p99", -1, main=True),
+    Figure("decode_step_ms", "decode step", "ms", "decode_step_ms", -1, main=True),
+    Figure("accept_length", "accept length", "tokens", "accept_length", 1, main=True),
+    ACCURACY,
+    VERDICT,
+    Figure("tokens_compared", "tokens compared", "", "tokens_compared", main=True),
+    Figure("near_ties_per_10000", "near-ties", "per 10,000 tokens", "near_ties_per_10000", -1, main=True),
+    Figure("peak_memory_mib", "peak memory", "MiB", "peak_memory_bytes", -1, main=True, scale=2.0**-20),
+    Figure("total_tokens_per_s", "prompt and output", "tokens/s", "total_tokens_per_s", 1),
+    Figure("requests_per_s", "requests", "per s", "requests_per_s", 1),
+    Figure("ttft_ms_p90", "first token p90", "ms", "ttft_ms.p90", -1),
+    Figure("itl_ms_p90", "token gap p90", "ms", "itl_ms.p90", -1),
+    Figure("decode_batch", "requests in a step", "", "decode_batch"),
+    Figure("accept_rate", "accepted drafts", "%", "accept_rate", 1, scale=100.0),
+    Figure("step_cost", "cost of a step", "plain steps", "step_cost", -1),
+    Figure("speedup_in_run", "speed-up over plain decoding in the same run", "x", "speedup", 1),
+    Figure("host_ms_per_step", "host work", "ms per step", "host_ms_per_step", -1),
+    Figure("eager_decode_percent", "steps outside a graph", "%", "eager_decode_share", -1, scale=100.0),
+    Figure("cached_percent", "prompt tokens from cache", "%", "cached_share", 1, scale=100.0),
+    Figure("requests", "requests", "", "requests"),
+    Figure("prompt_tokens", "prompt tokens", "", "prompt_tokens"),
+    Figure("output_tokens", "output tokens", "", "output_tokens"),
+    Figure("repeats", "repeats", "", "repeats"),
+    Figure("concurrency", "requests in flight", "", "concurrency"),
+    Figure("dtype", "dtype", "", "dtype"),
+    Figure("device", "device", "", "device"),
+)
+
+
+def at(node: Any, path: str) -> Any:
+    """The value at a dotted path; None where a step of it is missing."""
+    for name in path.split("."):
+        node = node.get(name) if isinstance(node, Mapping) else None
+    return node
+
+
+def primary(results: Sequence[Result]) -> Figure:
+    """What rows are ranked by: the first figure of these that the results have."""
+    for figure in (SPEED, ACCURACY):
+        if any(_number(figure.value(result)) for result in results):
+            return figure
+    return SPEED
+
+
+def present(results: Sequence[Result]) -> list[Figure]:
+    """The figures that at least one of the results has."""
+    return [figure for figure in FIGURES if any(figure.value(result) is not None for result in results)]
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,64 @@
+"""Numbers, times and choices as people read them: three significant digits. Knows no row."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from engine.report.stats import Ratio
+
+DIGITS = 3
+NOTHING = "-"
+MINUTE, HOUR = 60.0, 3600.0
+
+
+def number(value: Any) -> str:
+    """Three significant digits, thousands apart; an exponent for tiny ones. Counts are whole."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int) and abs(value) < 1_000_000:
+        return f"{value:,}"
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    places = DIGITS - 1 - math.floor(math.log10(abs(value)))
+    rounded = round(float(value), places)
+    places = DIGITS - 1 - math.floor(math.log10(abs(rounded)))  # 9.996 has become 10.0
+    if places > 6:
+        return f"{rounded:.{DIGITS - 1}e}"
+    return f"{rounded:,.{max(0, places)}f}"
+
+
+def times(ratio: Ratio | None) -> str:
+    """`1.42x [1.38, 1.46]`; without an interval the ratio alone."""
+    if ratio is None:
+        return NOTHING
+    return f"{number(ratio.value)}x" + interval(ratio)
+
+
+def interval(ratio: Ratio) -> str:
+    """` [low, high]`, or nothing where none is claimed."""
+    if ratio.low is None or ratio.high is None:
+        return ""
+    return f" [{number(ratio.low)}, {number(ratio.high)}]"
+
+
+def duration(seconds: float | None) -> str:
+    """`4.21 s`, `3 min 12 s`, `2 h 5 min`."""
+    if seconds is None:
+        return NOTHING
+    if seconds < MINUTE:
+        return f"{number(float(seconds))} s"
+    whole = round(seconds)
+    if whole < HOUR:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def choice(value: Any) -> str:
+    """A setting's value as it is typed: null, true, 16, eagle3, [1,2]."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
