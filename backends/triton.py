@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from kernels import attention_decode, attention_extend
+    from kernels import attention_decode, attention_extend, attention_tiles
 else:
     torch = lazy_import("torch")
     attention_decode = lazy_import("kernels.attention_decode")
     attention_extend = lazy_import("kernels.attention_extend")
+    attention_tiles = lazy_import("kernels.attention_tiles")
 
 log = logging.getLogger("syncless")
 
@@ -37,9 +38,10 @@ _PROGRAMS_PER_PROCESSOR = 4  # of a GPU's multiprocessors: enough to hide the la
 
 
 class TritonAttention(AttentionBackend):
-    """Sizes come from the bounds, work from the device lengths: the same launch serves any lengths below."""
+    """Grids come from sizes that never change, work from the device lengths: one launch serves any
+    lengths."""
 
-    host_lens = HostLens.BOUND  # the number of splits is chosen from the largest bound
+    host_lens = HostLens.NONE  # splits and ends of loops are computed in the kernels
     tree_mask = True  # read in the kernel
     device_metadata = True  # there is none: page table and lengths are read in the kernels
     page_sizes = None  # the page size is a constant of the compiled kernel
@@ -59,9 +61,11 @@ class TritonAttention(AttentionBackend):
 
         self._context = context
         self.ops = TritonOps()
-        self._plan = attention_decode.SplitPlan(_programs(context.device), config.kv_splits)
-        cells = self._plan.cells(context.max_rows, context.max_width, context.num_heads)
-        self._workspace = attention_decode.Workspace.allocate(cells, context.head_dim, context.device)
+        self._tiles = attention_tiles.tiles_for(
+            _capability(context.device), context.dtype.itemsize, context.head_dim
+        )
+        self._plan = _split_plan(context.device, config.kv_splits, self._tiles.decode.rows)
+        self._workspace = _workspace(self._plan, context)
 
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
         """Nothing to prepare: the kernels read the batch itself."""
@@ -69,18 +73,32 @@ class TritonAttention(AttentionBackend):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, kv: LayerKV, batch: ForwardBatch) -> Tensor:
         scale, page_size = self._context.scale, self._context.page_size
         if batch.mode is Mode.EXTEND:
-            out = attention_extend.attention_extend(q, kv, batch, scale, page_size)
+            out = attention_extend.attention_extend(q, kv, batch, scale, page_size, self._tiles)
         else:
             out = attention_decode.attention_decode(
-                q, kv, batch, scale, page_size, self._plan, self._workspace
+                q, kv, batch, scale, page_size, self._tiles, self._plan, self._workspace
             )
         return out.flatten(1)
 
 
-def _programs(device: torch.device) -> int:
-    if device.type == "cpu":
-        return 1  # interpreted programs run one after another: a split only adds work
-    return _PROGRAMS_PER_PROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
+def _capability(device: torch.device) -> int:
+    """Major compute capability; 0 where kernels are interpreted."""
+    return 0 if device.type == "cpu" else torch.cuda.get_device_capability(device)[0]
+
+
+def _split_plan(device: torch.device, fixed: int, rows: int) -> attention_decode.SplitPlan:
+    if device.type == "cpu":  # interpreted programs run one after another: a split only adds work
+        return attention_decode.SplitPlan(1, fixed or 1, rows)
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    return attention_decode.SplitPlan(_PROGRAMS_PER_PROCESSOR * processors, fixed, rows)
+
+
+def _workspace(plan: attention_decode.SplitPlan, context: AttentionContext) -> attention_decode.Workspace:
+    positions = -(-context.max_context // context.page_size) * context.page_size
+    cells = plan.cells(
+        context.max_rows, context.max_width, context.num_heads, context.num_kv_heads, positions
+    )
+    return attention_decode.Workspace.allocate(cells, context.head_dim, context.device)
 
 
 def _settle_triton(device_type: str) -> None:

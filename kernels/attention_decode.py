@@ -2,10 +2,10 @@
 # ruff: noqa: N803
 """Decode and verify: up to 16 new tokens a request, chain or tree, against a prefix cut into splits.
 
-Chooses tile and splits from sizes known on the host; the work of each split follows the device lengths. The
-kernel is `attention_tile`; here is the second stage, which merges the splits (Dao et al. 2023,
-"Flash-Decoding").
-Legend: B requests, W width, Hq query heads, D head size.
+The grid follows from sizes that a captured graph knows: requests, width, heads, the row's whole context. How
+many of its splits a request uses follows from its length, on the device. The kernel is `attention_tile`; here
+is the second stage, which merges the splits (Dao et al. 2023, "Flash-Decoding").
+Legend: B requests, W width, T = B * W, Hq query heads, D head size.
 """
 
 from __future__ import annotations
@@ -17,54 +17,83 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.batch import ForwardBatch, LayerKV
-from kernels.attention_tile import Partial, Tile, launch
-from kernels.launch import INTERPRETED, interpreted_keys, jit, power_of_two
+from kernels.attention_tile import Partial, fresh_window, launch, split_keys
+from kernels.attention_tiles import Tile, Tiles, interpreted_tile
+from kernels.launch import INTERPRETED, jit, power_of_two
 
-MAX_ROWS = 64  # of a tile on a GPU: query tokens times heads of a group
 MAX_SPLITS = 32
-_LEAST_SPLIT = 128  # positions that make a split worth its merge
+_FEW = 8  # splits that the merge of a large batch reads at once
+_LEAST_SPLIT = 128  # keys that make a split worth its merge
+_LONG_SPLIT = 1024  # where the batch fills the device already, only long requests are split
+_LONG_SPLITS = 4
+_LONG_PROGRAMS = 2560  # of a launch with such splits: most of them end at once, but each has to start
 
 
-@jit(do_not_specialize=["splits"])
-def _merge(part_ptr, stats_ptr, out_ptr, splits, D: tl.constexpr, D_P: tl.constexpr):
-    """One program an output row: out [rows, D] = sum of part [rows, splits, D], each rescaled to the top."""
-    row = tl.program_id(0).to(tl.int64)
+@jit(do_not_specialize=["start_ptr", "splits", "least", "window"])
+def _merge(
+    part_ptr, stats_ptr, out_ptr, start_ptr, lens_ptr, splits, least, window,
+    HEADS: tl.constexpr, D: tl.constexpr, D_P: tl.constexpr, S_P: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    # Grid: (output rows of the longest request, requests). An output row [D] is the sum of its splits' parts
+    # [splits, D], each rescaled to the top.
+    first = tl.load(start_ptr + tl.program_id(1))
+    count = tl.load(start_ptr + tl.program_id(1) + 1) - first
+    if tl.program_id(0) >= count * HEADS:
+        return
+    reach = tl.load(lens_ptr + tl.program_id(1)) + tl.maximum(window, count)
+    chunk = split_keys(reach, splits, least, STEP)
+    if chunk >= reach:  # a single split wrote its result itself
+        return
+    row = first.to(tl.int64) * HEADS + tl.program_id(0)
+    split = tl.arange(0, S_P)
+    used = split * chunk < reach
+    cell = row * splits + split
+    top = tl.load(stats_ptr + cell * 2, mask=used, other=-1e30)
+    weight = tl.where(used, tl.exp2(top - tl.max(top, axis=0)), 0.0)
+    total = tl.sum(weight * tl.load(stats_ptr + cell * 2 + 1, mask=used, other=0.0), axis=0)
     d = tl.arange(0, D_P)
-    acc = tl.full((D_P,), 0.0, tl.float32)
-    top = tl.load(stats_ptr + row * splits * 2)
-    for split in range(1, splits):
-        top = tl.maximum(top, tl.load(stats_ptr + (row * splits + split) * 2))
-    total = tl.full((D_P,), 0.0, tl.float32)
-    for split in range(0, splits):
-        cell = row * splits + split
-        weight = tl.exp2(tl.load(stats_ptr + cell * 2) - top)
-        total += weight * tl.load(stats_ptr + cell * 2 + 1)
-        acc += weight * tl.load(part_ptr + cell * D + d, mask=d < D, other=0.0)
-    out = acc / tl.where(total > 0.0, total, 1.0)
+    part = tl.load(
+        part_ptr + (cell * D)[:, None] + d[None, :], mask=used[:, None] & (d < D)[None, :], other=0.0
+    )
+    out = tl.sum(weight[:, None] * part, axis=0) / tl.where(total > 0.0, total, 1.0)
     tl.store(out_ptr + row * D + d, out.to(out_ptr.dtype.element_ty), mask=d < D)
 
 
 @dataclass(frozen=True)
+class Splits:
+    """count: of every request in the grid; least: keys of one, below which a request uses fewer."""
+
+    count: int
+    least: int
+
+
+@dataclass(frozen=True)
 class SplitPlan:
-    """How many splits decode launches use. programs: enough to fill the device; fixed: a number set by the
-    user, or 0 for automatic."""
+    """How the grids of decode launches are cut. programs: enough to fill the device; fixed: parts of every
+    prefix, set by the user, or 0 for automatic; rows: of a tile."""
 
     programs: int
-    fixed: int = 0
+    fixed: int
+    rows: int
 
-    def splits(self, batch: ForwardBatch, group: int, kv_heads: int) -> int:
-        """From host sizes alone; any answer is correct for any device lengths."""
+    def splits(self, requests: int, width: int, heads: int, kv_heads: int, positions: int) -> Splits:
+        """From sizes that a launch shares with every other of its batch size: never from lengths or their
+        bounds, so that those do not change the result. positions: that a row of the table holds."""
         if self.fixed:
-            return self.fixed
-        tiles = -(-batch.max_query * group // MAX_ROWS) * batch.size * kv_heads
-        useful = -(-batch.seq_lens.max_bound // _LEAST_SPLIT)
-        return max(1, min(self.programs // tiles, useful, MAX_SPLITS))
+            return Splits(self.fixed, 1)
+        tiles = -(-width * (heads // kv_heads) // self.rows) * requests * kv_heads
+        share = self.programs // tiles
+        if share >= _LONG_SPLITS:
+            count, least = min(share, MAX_SPLITS), _LEAST_SPLIT
+        else:
+            count, least = min(_LONG_SPLITS, _LONG_PROGRAMS // tiles), _LONG_SPLIT
+        return Splits(max(1, min(count, positions // least)), least)
 
-    def cells(self, max_rows: int, max_width: int, heads: int) -> int:
-        """Entries [T, Hq, splits] that any launch of these limits can need."""
-        if self.fixed:
-            return max_rows * max_width * heads * self.fixed
-        return self.programs * MAX_ROWS  # splits exceed 1 only while all programs together stay below
+    def cells(self, max_rows: int, max_width: int, heads: int, kv_heads: int, positions: int) -> int:
+        """The most entries [T, Hq, splits] that a launch within these limits leaves; 0: none is split."""
+        sizes = [(b, w) for b in range(1, max_rows + 1) for w in range(1, max_width + 1)]
+        counts = [(b * w, self.splits(b, w, heads, kv_heads, positions).count) for b, w in sizes]
+        return max((tokens * heads * count for tokens, count in counts if count > 1), default=0)
 
 
 @dataclass(frozen=True)
@@ -83,43 +112,39 @@ class Workspace:
 
 
 def attention_decode(
-    q: Tensor,
-    kv: LayerKV,
-    batch: ForwardBatch,
-    scale: float,
-    page_size: int,
-    plan: SplitPlan,
-    workspace: Workspace,
-) -> Tensor:
+    q: Tensor, kv: LayerKV, batch: ForwardBatch, scale: float, page_size: int, tiles: Tiles,
+    plan: SplitPlan, workspace: Workspace,
+) -> Tensor:  # fmt: skip
     """q [B * W, Hq, D] -> [B * W, Hq, D]; the KV of the new tokens (and of the window) is in `kv`."""
     if batch.size == 0:
         return q
-    kv_heads = kv.k.shape[1]
-    tile = _tile(q, kv_heads, batch)
-    splits = plan.splits(batch, q.shape[1] // kv_heads, kv_heads)
-    if splits == 1:
+    heads, kv_heads = q.shape[1], kv.k.shape[1]
+    positions = batch.page_table.shape[1] * page_size
+    tile = _tile(q, kv_heads, batch, positions, tiles)
+    splits = plan.splits(batch.size, batch.max_query, heads, kv_heads, positions)
+    if splits.count == 1:
         return launch(q, kv, batch, scale, page_size, tile)
-    assert q.numel() * splits <= workspace.sums.numel(), "a pass wider than its role's max_width"
-    partial = Partial(splits, workspace.sums, workspace.stats)
-    return merge(partial, launch(q, kv, batch, scale, page_size, tile, partial))
+    assert q.numel() * splits.count <= workspace.sums.numel(), "a pass wider than its role's max_width"
+    partial = Partial(splits.count, splits.least, workspace.sums, workspace.stats)
+    return merge(partial, launch(q, kv, batch, scale, page_size, tile, partial), batch, tile)
 
 
-def merge(partial: Partial, out: Tensor) -> Tensor:
-    """Fill out [T, Hq, D] with the merged splits, and return it."""
-    dim = out.shape[2]
-    _merge[(out.shape[0] * out.shape[1],)](
-        partial.sums, partial.stats, out, partial.splits, D=dim, D_P=power_of_two(dim), num_warps=1
-    )
+def merge(partial: Partial, out: Tensor, batch: ForwardBatch, tile: Tile) -> Tensor:
+    """Fill out [T, Hq, D] with the merged splits where there are any, and return it. tile: of the launch that
+    left them."""
+    heads, dim = out.shape[1:]
+    side = power_of_two(_FEW if partial.splits <= _FEW else max(MAX_SPLITS, partial.splits))
+    _merge[(batch.max_query * heads, batch.size)](
+        partial.sums, partial.stats, out, batch.query_start, batch.seq_lens.device,
+        partial.splits, partial.least, fresh_window(batch),
+        HEADS=heads, D=dim, D_P=power_of_two(dim), S_P=side, STEP=tile.keys // tile.heads,
+        num_warps=1 if side == _FEW else 4,
+    )  # fmt: skip
     return out
 
 
-def _tile(q: Tensor, kv_heads: int, batch: ForwardBatch) -> Tile:
-    if INTERPRETED:  # few and large: all heads in one tile
-        fresh = batch.max_query if batch.window_slots is None else batch.window_slots.shape[1]
-        rows = power_of_two(max(16, batch.max_query * q.shape[1]))
-        reach = power_of_two(max(16, (batch.seq_lens.max_bound + fresh) * kv_heads))
-        return Tile(rows, min(reach, interpreted_keys(rows, q.shape[2])), kv_heads)
-    rows = power_of_two(max(16, batch.max_query * (q.shape[1] // kv_heads)))
-    if q.element_size() == 4:  # fp32 products run on the plain units, out of registers
-        return Tile(min(rows, 32), 32)
-    return Tile(min(rows, MAX_ROWS), 64 if q.shape[2] <= 128 else 32)
+def _tile(q: Tensor, kv_heads: int, batch: ForwardBatch, positions: int, tiles: Tiles) -> Tile:
+    if not INTERPRETED:
+        return tiles.decode.at_most(batch.max_query * (q.shape[1] // kv_heads))
+    rows = batch.max_query * q.shape[1]  # all heads in one tile
+    return interpreted_tile(rows, q.shape[2], positions + fresh_window(batch), kv_heads)

@@ -8,25 +8,26 @@ from __future__ import annotations
 from torch import Tensor
 
 from engine.batch import ForwardBatch, LayerKV
-from kernels.attention_tile import Tile, launch
-from kernels.launch import INTERPRETED, interpreted_keys, power_of_two
+from kernels.attention_tile import launch
+from kernels.attention_tiles import Tile, Tiles, interpreted_tile
+from kernels.launch import INTERPRETED
+
+_INTERPRETED_ROWS = 512
 
 
-def attention_extend(q: Tensor, kv: LayerKV, batch: ForwardBatch, scale: float, page_size: int) -> Tensor:
+def attention_extend(
+    q: Tensor, kv: LayerKV, batch: ForwardBatch, scale: float, page_size: int, tiles: Tiles
+) -> Tensor:
     """q [T, Hq, D] -> [T, Hq, D]; the KV of the new tokens is in `kv` at batch.slots."""
     if batch.max_query == 0:
         return q
-    return launch(q, kv, batch, scale, page_size, _tile(q, kv.k.shape[1], batch))
+    return launch(q, kv, batch, scale, page_size, _tile(q, kv.k.shape[1], batch, page_size, tiles))
 
 
-def _tile(q: Tensor, kv_heads: int, batch: ForwardBatch) -> Tile:
-    rows = power_of_two(max(16, batch.max_query * (q.shape[1] // kv_heads)))
-    if INTERPRETED:  # few and large
-        heads = kv_heads if rows <= 128 else 1
-        rows = power_of_two(max(16, batch.max_query * q.shape[1] // kv_heads * heads))
-        reach = power_of_two(max(16, (batch.seq_lens.max_bound + batch.max_query) * heads))
-        rows = min(rows, 512)
-        return Tile(rows, min(reach, interpreted_keys(rows, q.shape[2])), heads)
-    if q.element_size() == 4:  # fp32 products run on the plain units, out of registers
-        return Tile(min(rows, 32), 32)
-    return Tile(min(rows, 64), 64 if q.shape[2] <= 128 else 32)
+def _tile(q: Tensor, kv_heads: int, batch: ForwardBatch, page_size: int, tiles: Tiles) -> Tile:
+    rows = batch.max_query * (q.shape[1] // kv_heads)
+    if not INTERPRETED:
+        return tiles.extending(rows)
+    heads = kv_heads if rows <= 128 else 1
+    positions = batch.page_table.shape[1] * page_size
+    return interpreted_tile(rows * heads, q.shape[2], positions, heads, _INTERPRETED_ROWS)

@@ -160,7 +160,7 @@ def test_gpu_extend(device: str, dtype: torch.dtype, page_size: int) -> None:
 
 def test_facts_are_the_class_attributes() -> None:
     facts = TritonAttention.facts({})
-    assert facts.host_lens is HostLens.BOUND
+    assert facts.host_lens is HostLens.NONE
     assert facts.device_metadata
     assert facts.tree_mask
     assert facts.max_verify_width == 16

@@ -79,7 +79,8 @@ def main(capability: int, dtype: str) -> None:
             PAGE=16, BLOCK_M=block_m, BLOCK_N=keys, TREE=tree, WINDOW=window, SPLIT=split,
             UPCAST=False,
         )  # fmt: skip
-    compile_one(_merge, dtype, target, 1, D=80, D_P=128)
+    compile_one(_merge, dtype, target, 1, HEADS=8, D=80, D_P=128, S_P=8, STEP=64)
+    compile_one(_merge, dtype, target, 4, HEADS=32, D=128, D_P=128, S_P=32, STEP=64)
     compile_one(_rms_norm, dtype, target, 4, H=576, ROWS=1, BLOCK=1024, ADD=True)
     compile_one(_rms_norm, dtype, target, 1, H=128, ROWS=1, BLOCK=128, ADD=False)
     compile_one(_silu_mul, dtype, target, 4, F=1536, ROWS=1, BLOCK=1024)

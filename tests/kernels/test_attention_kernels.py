@@ -12,8 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "backends"))
 
 from attention_cases import Case, build, close, extend, reference, verify, windowed
 
-from kernels.attention_decode import SplitPlan, Workspace, merge
-from kernels.attention_tile import Partial, Tile, launch
+from kernels.attention_decode import Workspace, merge
+from kernels.attention_tile import Partial, launch
+from kernels.attention_tiles import Tile
 from kernels.launch import power_of_two
 
 CUDA = torch.cuda.is_available()
@@ -39,7 +40,7 @@ CASES = [
 NAMES = ["decode", "tree", "chain", "extend", "window"]
 
 
-def attend(case: Case, tile: Tile, splits: int) -> None:
+def attend(case: Case, tile: Tile, splits: int, least: int = 1) -> None:
     world = build(case)
     args = (world.q, world.kv, world.batch, world.context.scale, case.page_size, tile)
     if splits == 1:
@@ -47,8 +48,8 @@ def attend(case: Case, tile: Tile, splits: int) -> None:
     else:
         room = Workspace.allocate(world.q.shape[0] * case.heads * splits, case.dim, world.context.device)
         room.sums.fill_(float("nan"))
-        partial = Partial(splits, room.sums, room.stats)
-        out = merge(partial, launch(*args, partial))
+        partial = Partial(splits, least, room.sums, room.stats)
+        out = merge(partial, launch(*args, partial), world.batch, tile)
     close(out.flatten(1), reference(world), case.dtype)
 
 
@@ -57,6 +58,15 @@ def attend(case: Case, tile: Tile, splits: int) -> None:
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_blocks_and_splits(device: str, dtype: torch.dtype, splits: int, case: Case) -> None:
     attend(Case(**{**vars(case), "device": device, "dtype": dtype}), Tile(16, 16), splits)
+
+
+@devices
+@pytest.mark.parametrize("least", [1, 20, 40, 64, 1000])
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_a_request_uses_as_many_splits_as_its_length_is_worth(
+    device: str, dtype: torch.dtype, least: int, case: Case
+) -> None:
+    attend(Case(**{**vars(case), "device": device, "dtype": dtype}), Tile(16, 16), 5, least)
 
 
 @devices
@@ -70,24 +80,6 @@ def test_tile_sizes(device: str, dtype: torch.dtype, rows: int, keys: int) -> No
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_all_heads_in_one_tile(device: str, dtype: torch.dtype, case: Case) -> None:
     attend(Case(**{**vars(case), "device": device, "dtype": dtype}), Tile(16, 32, heads=case.kv_heads), 2)
-
-
-@pytest.mark.parametrize("size", [1, 2, 8, 64, 256])
-@pytest.mark.parametrize("width", [1, 5, 16])
-@pytest.mark.parametrize("bound", [0, 1, 500, 100_000])
-@pytest.mark.parametrize(("heads", "kv_heads"), [(9, 3), (32, 8), (64, 1)])
-@pytest.mark.parametrize("fixed", [0, 3])
-def test_workspace_holds_every_plan(
-    size: int, width: int, bound: int, heads: int, kv_heads: int, fixed: int
-) -> None:
-    world = build(verify(width, lens=(1,), max_context=64))
-    lens = type(world.batch.seq_lens)(world.batch.seq_lens.device, (bound,) * size)
-    batch = type(world.batch)(**{**vars(world.batch), "seq_lens": lens, "query_lens": (width,) * size})
-    plan = SplitPlan(programs=528, fixed=fixed)
-    splits = plan.splits(batch, heads // kv_heads, kv_heads)
-    assert splits >= 1
-    if splits > 1:
-        assert size * width * heads * splits <= plan.cells(256, 16, heads)
 
 
 @pytest.mark.parametrize(("n", "expected"), [(0, 1), (1, 1), (2, 2), (3, 4), (16, 16), (17, 32), (576, 1024)])

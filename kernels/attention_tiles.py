@@ -1,0 +1,73 @@
+"""Sizes of attention tiles: a small table for GPUs, a rule for the interpreter.
+
+Knows shapes and a GPU's generation, no batch and no kernel. What a measurement says may replace the table's
+entries: callers pass tiles on as values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kernels.launch import interpreted_keys, power_of_two
+
+HOPPER = 9  # major compute capability from which a block has 227 KiB of shared memory
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Block sizes of one launch, powers of two from 16 up (the least that a GPU's dot takes).
+
+    heads: KV heads that share a tile, a divisor of their number. More than one multiplies the arithmetic by
+    it: only for the interpreter, where each operation costs the same whatever its size.
+    """
+
+    rows: int
+    keys: int
+    heads: int = 1
+    warps: int = 4
+    stages: int = 2
+
+    def at_most(self, rows: int) -> Tile:
+        """The same with no more rows than the power of two that holds `rows`."""
+        return replace(self, rows=min(self.rows, power_of_two(max(16, rows))))
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The largest tile of either kind of pass on one device."""
+
+    decode: Tile
+    extend: Tile
+
+    def extending(self, rows: int) -> Tile:
+        """The tile for `rows` query rows a request: whole or half, so that two kernels serve all prompts."""
+        half = self.extend.rows // 2
+        return self.extend if rows > half else self.extend.at_most(half)
+
+
+_PLAIN = Tiles(Tile(32, 32), Tile(32, 32))  # fp32 products run on the plain units, out of registers
+# (generation, largest head size) -> tiles of 16-bit elements; shared memory: rows + 2 * stages * keys lines
+_TABLE = {
+    (HOPPER, 64): Tiles(Tile(64, 64, stages=3), Tile(128, 64, stages=3)),
+    (HOPPER, 128): Tiles(Tile(64, 64, stages=3), Tile(128, 64, warps=8, stages=3)),
+    (HOPPER, 256): Tiles(Tile(64, 32, stages=3), Tile(64, 32, warps=8, stages=3)),
+    (0, 64): Tiles(Tile(64, 64), Tile(64, 64)),
+    (0, 128): Tiles(Tile(64, 64), Tile(64, 64)),
+    (0, 256): Tiles(Tile(64, 32), Tile(64, 32)),
+}
+
+
+def tiles_for(capability: int, element_size: int, dim: int) -> Tiles:
+    """capability: major compute capability of the GPU; element_size: bytes of an element of q."""
+    if element_size == 4:
+        return _PLAIN
+    generation = HOPPER if capability >= HOPPER else 0
+    return _TABLE[generation, next((d for d in (64, 128) if dim <= d), 256)]
+
+
+def interpreted_tile(rows: int, dim: int, positions: int, heads: int, most_rows: int = 1 << 20) -> Tile:
+    """Few and large, from sizes that do not change from step to step. rows: query rows of all `heads`
+    together; positions: that a row of the table holds."""
+    rows = min(power_of_two(max(16, rows)), most_rows)
+    reach = power_of_two(max(16, positions * heads))
+    return Tile(rows, min(reach, interpreted_keys(rows, dim)), heads)
