@@ -1,4 +1,4 @@
-"""What a command line does once its flags are read: compose, check, run the task; or hand over to Hydra.
+"""What a command line does once its flags are read: compose, check, run the task; or hand over to a sweep.
 
 Knows the order of these, not what any task or rule is about.
 """
@@ -8,24 +8,22 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 
 from engine import rules
 from engine.build import make_config, target_class
 from engine.cli.flags import Flags
 from engine.compose import Draft, compose_draft, search_path
-from engine.conf_tree import ROOT_NAME, conf_tree
+from engine.conf_tree import ROOT_NAME
 from engine.errors import UserError
-from engine.overrides import check_overrides
 from engine.runs import create_run
-from engine.tasks.base import EXIT_INTERRUPTED, Task, TaskContext, run_task
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
+from engine.sweeps.process import hold_leash
+from engine.sweeps.request import is_sweep
+from engine.sweeps.sweep import run_sweep
+from engine.tasks.base import Task, TaskContext, run_task
 
 
 def execute(flags: Flags) -> int:
@@ -33,8 +31,12 @@ def execute(flags: Flags) -> int:
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
     )
-    if flags.multirun:
-        return run_many(flags.overrides)
+    if flags.job is not None:
+        return run_job(flags)
+    if flags.multirun or is_sweep(flags.overrides):
+        return run_sweep(flags.overrides, dry_run=flags.dry_run)
+    if flags.dry_run:
+        raise UserError("--dry-run lists the cells of a sweep: add -m or sweep=NAME")
     draft = compose_draft(flags.overrides)
     if flags.cfg or flags.info:
         _require(draft.problems)
@@ -56,28 +58,11 @@ def run_one(draft: Draft, directory: str | None = None) -> int:
     return run_task(task, context, str(resolved.cfg["task"].get("format", "text")))
 
 
-def run_many(overrides: Sequence[str]) -> int:
-    """Hydra's multirun: one job after the other in this process, each in its own folder."""
-    checked = check_overrides(overrides, conf_tree(), sweep=True)
-    _require(checked.problems)
-    hydra = Hydra.create_main_hydra2("syncless", search_path())
-    try:
-        batches = hydra.multirun(ROOT_NAME, _job, list(checked.plain))
-    finally:
-        GlobalHydra.instance().clear()
-    return max((int(job.return_value) for batch in batches for job in batch), default=0)
-
-
-def _job(config: DictConfig) -> int:
-    """One job of a multirun: composed again by us, so that it is checked like a command line.
-
-    Ctrl-C in one of them ends the others too.
-    """
-    node = HydraConfig.get()
-    code = run_one(compose_draft(list(node.overrides.task)), node.runtime.output_dir)
-    if code == EXIT_INTERRUPTED:
-        raise KeyboardInterrupt
-    return code
+def run_job(flags: Flags) -> int:
+    """One job of a sweep, in the folder that its supervisor has made; it ends when that one does."""
+    if flags.leash is not None:
+        hold_leash(flags.leash)
+    return run_one(compose_draft(flags.overrides), flags.job)
 
 
 def _task(draft: Draft) -> Task:

@@ -1,4 +1,4 @@
-"""The flags of the command line: our own two, and those of Hydra that make sense with a fixed conf folder."""
+"""The flags of the command line: our own, and those of Hydra that make sense with a fixed conf folder."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ INFO_KINDS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpa
 
 @dataclass(frozen=True)
 class Flags:
-    """What was asked for. cfg, info: what to show instead of running. overrides: all that is no flag."""
+    """What was asked for. cfg, info: what to show instead of running. dry_run: list a sweep's cells only.
+    job, leash: a job of a sweep, see engine/sweeps/process.py. overrides: all that is no flag."""
 
     overrides: tuple[str, ...]
     help: bool = False
     version: bool = False
     multirun: bool = False
+    dry_run: bool = False
+    job: str | None = None
+    leash: int | None = None
     cfg: str | None = None
     resolve: bool = False
     package: str | None = None
@@ -41,8 +45,11 @@ def flag_parser() -> argparse.ArgumentParser:
     parser.add_argument("--help", "-h", action="store_true", help="this text")
     parser.add_argument("--version", action="store_true", help="the version")
     parser.add_argument(
-        "--multirun", "-m", action="store_true", help="Hydra: every combination of a,b,c values"
+        "--multirun", "-m", action="store_true", help="a sweep: every combination of a,b,c values"
     )
+    parser.add_argument("--dry-run", action="store_true", help="with a sweep: its cells and their verdicts")
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    parser.add_argument("--leash", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--cfg", "-c", choices=CFG_KINDS, help="Hydra: print the composed config and stop")
     parser.add_argument("--resolve", action="store_true", help="with --cfg: resolve interpolations")
     parser.add_argument("--package", "-p", help="with --cfg: only this part of it")

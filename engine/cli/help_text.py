@@ -56,7 +56,7 @@ def _values(tree: ConfTree) -> str:
 
 
 def _flags() -> str:
-    actions = [action for action in flag_parser()._actions if action.option_strings]
+    actions = [a for a in flag_parser()._actions if a.option_strings and a.help != argparse.SUPPRESS]
     cells = [", ".join(action.option_strings) + _choices(action) for action in actions]
     width = max(len(cell) for cell in cells)
     lines = [f"  {cell:<{width}}  {action.help}" for cell, action in zip(cells, actions, strict=True)]

@@ -1,1 +1,1 @@
-"""Sweeps: many command lines, each its own process and folder. Knows how jobs are run, not what they compute."""
+"""Sweeps: many command lines, each a process and a folder. Knows how jobs are run, not what they compute."""

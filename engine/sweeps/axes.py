@@ -60,7 +60,7 @@ def lines_of(axes: Sequence[Axis], extra: Sequence[Sequence[str]] = ()) -> list[
     fixed = {axis.key: axis for axis in axes if axis.fixed}
     more = [{**fixed, **_parsed(cell)} for cell in extra]
     beside = [[axis.line(value) for axis in cell.values() for value in axis.values] for cell in more]
-    return [_line(overrides) for overrides in (*grid, *beside)]
+    return [line_of(overrides) for overrides in (*grid, *beside)]
 
 
 def value_at(config: Mapping[str, Any], key: str) -> Any:
@@ -100,6 +100,7 @@ def _axis(override: Override) -> Axis:
     return Axis(key, tuple(str(value) for value in override.sweep_string_iterator()))
 
 
-def _line(overrides: Sequence[str]) -> Line:
+def line_of(overrides: Sequence[str]) -> Line:
+    """A line of overrides that are known to be readable and to have one value each."""
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     return Line(tuple(overrides), {override.get_key_element(): override.value() for override in parsed})

@@ -48,7 +48,9 @@ def judged(lines: Sequence[Line]) -> tuple[Cell, ...]:
     """The cells of the lines, each once, in their order."""
     found = [_cell(line) for line in lines]
     keys = _varying(found, lines)
-    varied = [replace(cell, varied=_varied(cell, line, keys)) for cell, line in zip(found, lines, strict=True)]
+    varied = [
+        replace(cell, varied=_varied(cell, line, keys)) for cell, line in zip(found, lines, strict=True)
+    ]
     return _merged(varied)
 
 
@@ -58,7 +60,9 @@ def require_one(cells: Sequence[Cell]) -> None:
         return
     reasons = list(dict.fromkeys(line for cell in cells for line in (cell.reason or "").split("\n")))
     more = len(reasons) - SHOWN_PROBLEMS
-    raise UserError("\n".join([*reasons[:SHOWN_PROBLEMS], *([f"and {more} more like these"] if more > 0 else [])]))
+    raise UserError(
+        "\n".join([*reasons[:SHOWN_PROBLEMS], *([f"and {more} more like these"] if more > 0 else [])])
+    )
 
 
 def identity(config: Mapping[str, Any]) -> str:

@@ -95,7 +95,9 @@ class SweepFolder:
         with self._lock("lock") as held:
             if held is None:
                 owner = (self.path / _PRIVATE / "lock").read_text(encoding="utf-8").strip()
-                raise UserError(f"{self.path} is being worked on by {owner or 'another process'}: wait for it, or stop it")
+                raise UserError(
+                    f"{self.path} is being worked on by {owner or 'another process'}: wait for it, or stop it"
+                )
             held.truncate(0)
             held.write(f"process {os.getpid()} on {platform.node()}\n")
             held.flush()

@@ -8,9 +8,10 @@ from typing import Any
 
 from engine.errors import UserError
 from engine.sweeps.cells import Cell
-from engine.sweeps.study import Study
+from engine.sweeps.study import Study, study_from
 
 VERSION = 1
+SETTINGS = ("timeout", "fail_fast", "strict", "figure", "better", "trials", "batch", "seed")
 
 
 def manifest_of(command: Sequence[str], study: Study, cells: Sequence[Cell]) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def manifest_of(command: Sequence[str], study: Study, cells: Sequence[Cell]) -> 
         "command": list(command),
         "study": study.name,
         "baseline": None if baseline is None else list(baseline),
-        "settings": {"timeout": study.config.timeout},
+        "settings": {name: getattr(study.config, name) for name in SETTINGS},
         "cells": [cell_row(cell) for cell in cells],
     }
 
@@ -37,6 +38,13 @@ def cell_row(cell: Cell) -> dict[str, Any]:
         "reason": cell.reason,
         "duplicates": [list(overrides) for overrides in cell.duplicates],
     }
+
+
+def study_of(manifest: Mapping[str, Any], settings: Sequence[str]) -> Study:
+    """The settings that the sweep was started with, and `sweep.key=value` settings over them."""
+    given = manifest.get("settings")
+    kept = {name: given[name] for name in SETTINGS if isinstance(given, Mapping) and name in given}
+    return study_from(kept, manifest.get("study"), settings)
 
 
 def cells_of(manifest: Mapping[str, Any]) -> tuple[Cell, ...]:

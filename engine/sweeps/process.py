@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -71,12 +72,14 @@ def hold_leash(descriptor: int) -> None:
     threading.Thread(target=wait, name="leash", daemon=True).start()
 
 
-def _watch(process: subprocess.Popen[bytes], limit: float | None, urgency: Callable[[], int]) -> tuple[bool, bool]:
+def _watch(
+    process: subprocess.Popen[bytes], limit: float | None, urgency: Callable[[], int]
+) -> tuple[bool, bool]:
     """Until it ends: (asked to stop, asked for lateness). SIGINT lets a task save what it has."""
     start = time.monotonic()
     asked: float | None = None
     late = False
-    while process.poll() is None:
+    while not _ended(process):
         now, wish = time.monotonic(), urgency()
         overdue = limit is not None and now - start > limit
         if wish == FORCE or (asked is not None and now - asked > GRACE_SECONDS):
@@ -88,12 +91,15 @@ def _watch(process: subprocess.Popen[bytes], limit: float | None, urgency: Calla
     return (asked is not None or urgency() == FORCE) and not late, late
 
 
+def _ended(process: subprocess.Popen[bytes]) -> bool:
+    """Without taking its exit code: as long as that is there to be had, its number is nobody else's."""
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
     """The job and whatever it has started; nothing where all of them have ended."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def _python_path() -> str:

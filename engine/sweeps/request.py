@@ -61,7 +61,9 @@ def _states(retry: str | None) -> frozenset[str]:
     unknown = [name for name in names if name not in FAILURES]
     if unknown:
         choices = ", ".join(FAILURES)
-        raise UserError(f"retry={retry}: it can be {choices} (failed: all of them){nearest(unknown[0], FAILURES)}")
+        raise UserError(
+            f"retry={retry}: it can be {choices} (failed: all of them){nearest(unknown[0], FAILURES)}"
+        )
     return frozenset(FAILURES if "failed" in names else names)
 
 

@@ -5,7 +5,7 @@ Knows conf/sweep/ and its schema, not what the overrides in it mean.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from engine.build import TARGET, choice, make_config, nearest, number
+from engine.build import choice, make_config, nearest, number
 from engine.conf_tree import CONF, STUDIES, conf_tree
 from engine.errors import UserError
 
@@ -59,9 +59,13 @@ def load_study(name: str | None, settings: Sequence[str]) -> Study:
         )
     text = (CONF / STUDIES / f"{name or PLAIN}.yaml").read_text(encoding="utf-8")
     node: dict[str, Any] = yaml.safe_load(text)
-    node.pop(TARGET)
-    node.update(_setting(line) for line in settings)
-    return Study(make_config(Study, node, STUDIES), None if name == PLAIN else name)
+    return study_from(node, None if name == PLAIN else name, settings)
+
+
+def study_from(node: Mapping[str, Any], name: str | None, settings: Sequence[str]) -> Study:
+    """A study of plain data, with settings over it."""
+    values = {**node, **dict(_setting(line) for line in settings)}
+    return Study(make_config(Study, values, STUDIES), name)
 
 
 def _setting(line: str) -> tuple[str, Any]:

@@ -131,6 +131,7 @@ class Task(ABC):
     leaves_run: ClassVar[bool] = True  # whether it gets a run folder
     compares_outputs: ClassVar[bool] = False  # whether it judges outputs, which forced ones would spoil
     shows_violations: ClassVar[bool] = False  # whether it runs although rules object, and reports them
+    main_figure: ClassVar[str | None] = None  # dotted name in its result that runs are compared by: more is better
 
     @dataclass(frozen=True)
     class Config:

@@ -43,6 +43,8 @@ class Benched:
 class Bench(Task):
     """Warm-up, then `repeats` runs over the same requests; every figure is the median over the repeats."""
 
+    main_figure = "output_tokens_per_s"
+
     @dataclass(frozen=True)
     class Config(Task.Config):
         """warmup: runs that are not counted. concurrency: requests in flight, null: all of them. raw: without

@@ -27,6 +27,8 @@ from engine.workloads.base import WorkItem
 class Generate(Task):
     """Runs every item of the workload as one batch; conversations of several turns run turn by turn."""
 
+    main_figure = "output_tokens_per_s"
+
     @dataclass(frozen=True)
     class Config(Task.Config):
         """raw: send texts as they are, without the chat template. show: answers printed at the end."""
