@@ -13,6 +13,7 @@ import torch
 from engine.core import Closed, EngineCore, Params, Prompt
 from engine.errors import UserError
 from engine.interrupts import HeldInterrupt
+from engine.models.base import CausalLM
 from engine.params import SamplingParams
 from engine.request import Delta, RequestOutput
 from engine.rules import compose_checked
@@ -147,6 +148,12 @@ class LLM(EngineCore):
         name = str(container.config.model["_target_"]()).rpartition(".")[2]
         return TargetStates(container.model(), container.attention(), container.sizes(), layers, name)
 
+    @property
+    def model(self) -> CausalLM:
+        """The target model itself, for references that share its weights."""
+        model: CausalLM = self._container.model()
+        return model
+
     def forget_prefixes(self) -> int:
         """Empty the prefix cache, so that the next prompt is computed from its start; returns the pages
         freed.
@@ -167,6 +174,7 @@ class LLM(EngineCore):
         """Let what was launched end, then free the engine's memory. The engine cannot be used afterwards."""
         if not isinstance(self._container, Closed):
             self._container.queue().synchronize()
+            self._container.tape().close()
             self._container.reset_singletons()
             self._live.clear()
             closed: Any = Closed()
