@@ -54,10 +54,21 @@ class ScratchSteps:
     def max_batch(self) -> int:
         return self._table.size.rows - 1
 
+    def prepare(self, batch: int, width: int, resume: bool) -> None:
+        """Let steps of this kind do beforehand what only the first would do, such as capturing a graph."""
+        step, _ = self._step_of(batch, width, resume)
+
+        def work() -> Published:
+            self._step.prepare(step)
+            return Published(())
+
+        self._queue.submit(work)
+        self._queue.synchronize()
+
     def seconds(self, batch: int, width: int, resume: bool) -> float:
         """Wall time of one step, what the drafter learns from it included."""
+        self.prepare(batch, width, resume)
         step, inputs = self._step_of(batch, width, resume)
-        self._queue.synchronize()
         start = time.perf_counter()
         tickets = [self._queue.submit(lambda: self._work(step, inputs)) for _ in range(self._burst)]
         tickets[-1].result()
@@ -91,7 +102,7 @@ class ScratchSteps:
     def _work(self, step: ScheduledStep, inputs: StepInputs) -> Published:
         self._table.seq_lens[1 : len(step.rows) + 1] = step.bounds[0]
         out = self._step.run(step, inputs, step.bounds if self._mirrored else None)
-        return Published((out.packed,), out.observe)
+        return Published((out.packed,), out.observe, out.reused)
 
     def _written(self) -> Iterator[Tensor]:
         table = self._table

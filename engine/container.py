@@ -79,6 +79,7 @@ class EngineContainer(containers.DeclarativeContainer):
     scratch = Singleton(drafting.scratch_steps, table, step, pool, draft_pool, queue, needs_lens)
     circumstances = Dict(
         model=config.model,
+    captured = Singleton(moding.captured, graph, scratch, modes)
         files=loaded.provided.files,
         dtype=dtype,
         spec=config.spec,
@@ -86,6 +87,9 @@ class EngineContainer(containers.DeclarativeContainer):
         pages=sizes.provided.page_size,
     )
     costs = Singleton(drafting.step_costs, config.step_costs, plan, scratch, circumstances, device, progress)
+        graph=config.graph,
+        tbo=config.tbo,
+        pcg=config.pcg,
     widths = Singleton(drafting.width_policy, speculator, costs)
     alarm = Singleton(drafting.acceptance_watch, speculator, plan)
     scheduler = Singleton(make.scheduler, policy, cache, sizes, plan, widths, loaded, metrics, alarm)

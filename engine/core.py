@@ -52,6 +52,7 @@ class EngineCore:
         self.dtype: str = container.dtype()
         self.max_context: int = container.sizes().context  # longest prompt and answer together
         self.spec = container.plan()
+        self.captured_sizes: tuple[int, ...] = container.captured()  # batch sizes of decode graphs
         self.step_costs = container.costs()  # None where nobody asked for them
         self._loop = container.loop()
         self._scheduler = container.scheduler()

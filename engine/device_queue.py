@@ -20,10 +20,12 @@ Tensors = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Published:
-    """What submitted work returns: tensors to bring to the host, and work that may run after they left."""
+    """What submitted work returns: tensors to bring to the host, and work that may run after they left.
+    reused: later work writes to the same tensors, so they leave before anything else runs."""
 
     tensors: Tensors
     after: Callable[[], None] | None = None
+    reused: bool = False
 
 
 Work = Callable[[], Published]
@@ -69,7 +71,8 @@ class _DeferredTicket(Ticket):
         try:
             with torch.inference_mode():
                 published = work()
-                self._value = published.tensors
+                kept = published.tensors
+                self._value = tuple(t.clone() for t in kept) if published.reused else kept
                 if published.after is not None:
                     published.after()
         except BaseException as error:

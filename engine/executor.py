@@ -31,7 +31,7 @@ class Executor:
         def work() -> Published:
             out = self._step.run(step, self._uploader.to_device(packed), host_lens)
             mirror = self._table.seq_lens if self.futures.needs_cpu_seq_lens else None
-            return published((out.packed, *out.logprobs), mirror, out.observe)
+            return published((out.packed, *out.logprobs), mirror, out.observe, out.reused)
 
         return self.futures.publish(step, work, packed)
 

@@ -100,11 +100,14 @@ class FutureMap:
 
 
 def published(
-    tensors: Sequence[Tensor], mirror: Tensor | None, after: Callable[[], None] | None
+    tensors: Sequence[Tensor],
+    mirror: Tensor | None,
+    after: Callable[[], None] | None,
+    reused: bool = False,
 ) -> Published:
     """What a step's work returns: results, then the mirror of the lengths if somebody reads it."""
     extra = () if mirror is None else (mirror.clone(),)
-    return Published((*tensors, *extra), after)
+    return Published((*tensors, *extra), after, reused)
 
 
 def _to_result(step: ScheduledStep, tensors: Sequence[Tensor], *, mirrored: bool) -> StepResult:

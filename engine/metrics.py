@@ -25,7 +25,9 @@ class EngineMetrics:
 
     extend_steps: int = 0
     decode_steps: int = 0
-    eager_decode_steps: int = 0  # decode steps that ran outside a step graph although graphs are on
+    eager_decode_steps: int = 0  # decode steps that ran outside a graph although graphs are on
+    capture_pauses: int = 0  # graphs that were captured while requests waited
+    capture_pause_seconds: float = 0.0  # what that took
     graph_prefills: int = 0  # prefill passes (two a step with two batches) that graphs ran
     eager_prefills: int = 0  # those that ran eagerly although prefill graphs are on
     prefill_padding: int = 0  # tokens that prefill passes were padded with

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from backends.base import AttentionBackend
+from engine.calibrate import ScratchSteps
 from engine.factories import Sizes
 from engine.graphs.capture import Capturer
 from engine.kv_pool import KVPool
@@ -41,6 +42,7 @@ def context(
         on.type,
         size.page_size,
         progress,
+        size.context + size.width,
     )
 
 
@@ -69,3 +71,16 @@ def runner(
         model.collect(draft.aux_layers)
     inner = prefill.runner(ModelRunner(model, attention, pool, drives), around)
     return graph.runner(inner, around)
+
+
+def captured(graph: GraphMode, scratch: ScratchSteps, around: ModeContext) -> tuple[int, ...]:
+    """Capture what the graph mode wants at start, the largest size first: the others fit into its memory.
+    Returns the sizes."""
+    sizes = sorted(graph.sizes(around.max_running), reverse=True)
+    if sizes:
+        with scratch.untouched():
+            for done, size in enumerate(sizes):
+                around.progress("capturing decode graphs", done, len(sizes))
+                scratch.prepare(size, around.widths[0], resume=False)
+        around.progress("capturing decode graphs", len(sizes), len(sizes))
+    return tuple(sizes)

@@ -30,7 +30,8 @@ else:
 class ModeContext:
     """What modes are built with. max_running: requests of the largest step; context: positions a row holds;
     chunk_tokens: of the largest prefill pass; widths: of decode steps, the usual one first; device: "cpu" or
-    "cuda"; progress: told how far captures have come."""
+    "cuda"; progress: told how far captures have come; longest: tokens with KV of any row before a decode
+    step."""
 
     capturer: Capturer
     metrics: EngineMetrics
@@ -41,6 +42,7 @@ class ModeContext:
     device: str = "cpu"
     page_size: int = 1
     progress: Progress = silent
+    longest: int = 1
 
 
 class ExecutionMode:

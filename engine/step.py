@@ -35,12 +35,14 @@ class StepOutput:
     drafted nodes, the drafter's signal.
 
     logprobs: the token's own and, if asked for, the best k of every emitted position; empty when not asked
-    for. observe: what the speculator learns, to be run once the results are on their way.
+    for. observe: what the speculator learns, to be run once the results are on their way. reused: the results
+    lie where the next step will write its own.
     """
 
     packed: Tensor
     logprobs: tuple[Tensor, ...] = ()
     observe: Callable[[], None] | None = None
+    reused: bool = False
 
 
 class Step:
@@ -62,15 +64,30 @@ class Step:
         self._accept = Acceptance(sampler, ops, table.columns)
         self._compactor = ops.compactor(runner.pool.layers)
 
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors lie."""
+        return self._table.seq_lens.device
+
     def run(self, step: ScheduledStep, inputs: StepInputs, host_lens: tuple[int, ...] | None) -> StepOutput:
         """Apply the host's writes, then run the pass. host_lens: exact lengths if some part reads them."""
-        if inputs.writes is not None:
-            self._table.apply(inputs.writes)
+        self.write(inputs)
         if inputs.chunk is not None:
             return self._extend(step, inputs.batch, inputs.chunk, host_lens)
-        return self._verify(step, inputs.batch, host_lens)
+        return self.decode(step, inputs.batch, host_lens)
 
-    def _verify(self, step: ScheduledStep, batch: BatchRows, host_lens: tuple[int, ...] | None) -> StepOutput:
+    def prepare(self, step: ScheduledStep) -> None:
+        """Do now what the first decode step of this size, width and class would take longer for."""
+        return None
+
+    def write(self, inputs: StepInputs) -> None:
+        """The host's writes to the table: what changes from step to step and is no tensor at a fixed place."""
+        if inputs.writes is not None:
+            self._table.apply(inputs.writes)
+
+    def decode(self, step: ScheduledStep, batch: BatchRows, host_lens: tuple[int, ...] | None) -> StepOutput:
+        """A VERIFY pass, the writes done. Of `step` it reads sizes, bounds, width and class; all else lies on
+        the device."""
         table, rows = self._table, batch.rows
         lens = SeqLens(table.seq_lens[rows], step.bounds, host_lens)
         view = self._view(step, batch, lens)

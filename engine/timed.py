@@ -57,6 +57,9 @@ class TimedStep(Step):
         self._inner = inner
         self._stages = stages
 
+    def prepare(self, step: ScheduledStep) -> None:
+        self._inner.prepare(step)
+
     def run(self, step: ScheduledStep, inputs: StepInputs, host_lens: tuple[int, ...] | None) -> StepOutput:
         if step.mode is not Mode.VERIFY:
             return self._inner.run(step, inputs, host_lens)

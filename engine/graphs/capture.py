@@ -26,6 +26,10 @@ class Captured(ABC):
     def replay(self) -> None:
         """Run it again, in stream order. Does not wait."""
 
+    def settle(self) -> None:
+        """Do now what the first replay would take longer for. May run the work."""
+        return None
+
 
 @dataclass
 class CaptureCost:
@@ -77,6 +81,9 @@ class _CudaGraph(Captured):
 
     def replay(self) -> None:
         self._graph.replay()
+
+    def settle(self) -> None:
+        self._graph.replay()  # a graph travels to the device with its first launch
 
 
 class CudaCapturer(Capturer):
