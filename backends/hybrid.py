@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from backends.base import AttentionBackend, AttentionContext, BackendFacts, facts_of
-from engine.batch import ForwardBatch, HostLens, LayerKV, Mode
+from backends.composite import common, common_dtypes, declare, neediest
+from engine.batch import ForwardBatch, LayerKV, Mode
 from engine.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-T = TypeVar("T")
 CHILDREN = ("prefill", "decode")
-_ORDER = (HostLens.NONE, HostLens.BOUND, HostLens.EXACT)
 
 
 class Hybrid(AttentionBackend):
@@ -33,9 +32,7 @@ class Hybrid(AttentionBackend):
     ) -> None:
         _check_children(children)
         self._prefill, self._decode = (children[key] for key in CHILDREN)
-        facts = self.facts({key: facts_of(children[key]) for key in CHILDREN})
-        # Class variables by declaration: an instance of a composite has its own, over those of the class.
-        vars(self).update({key: value for key, value in vars(facts).items() if key != "name"})
+        declare(self, self.facts({key: facts_of(children[key]) for key in CHILDREN}))
         self._use(self._decode)
 
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
@@ -56,15 +53,11 @@ class Hybrid(AttentionBackend):
         prefill, decode = (children[key] for key in CHILDREN)
         return BackendFacts(
             name=f"{cls.__module__}.{cls.__name__}",
-            host_lens=max(prefill.host_lens, decode.host_lens, key=_ORDER.index),
+            host_lens=neediest((prefill.host_lens, decode.host_lens)),
             tree_mask=decode.tree_mask,
             device_metadata=decode.device_metadata,
-            page_sizes=_common(prefill.page_sizes, decode.page_sizes),
-            dtypes={
-                device: _common(names, decode.dtypes[device]) or ()
-                for device, names in prefill.dtypes.items()
-                if device in decode.dtypes
-            },
+            page_sizes=common(prefill.page_sizes, decode.page_sizes),
+            dtypes=common_dtypes(prefill.dtypes, decode.dtypes),
             max_verify_width=decode.max_verify_width,
             step_kernels=decode.step_kernels,
         )
@@ -81,10 +74,3 @@ def _check_children(children: Mapping[str, object]) -> None:
             f"attention=hybrid needs the backends prefill and decode, but was given {given}: choose both, "
             "for example attention@attention.prefill=torch attention@attention.decode=triton"
         )
-
-
-def _common(first: tuple[T, ...] | None, second: tuple[T, ...] | None) -> tuple[T, ...] | None:
-    """What both hold; None stands for anything."""
-    if first is None or second is None:
-        return second if first is None else first
-    return tuple(item for item in first if item in second)

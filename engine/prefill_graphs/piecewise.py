@@ -117,8 +117,8 @@ class PiecewisePasses(Passes):
         if not self._warned:
             self._warned = True
             log.warning(
-                "a prefill pass of %d tokens has no captured size (pcg.buckets end at %d): it runs eagerly, as "
-                "do others like it; they are counted as eager_prefills",
+                "a prefill pass of %d tokens has no captured size (pcg.buckets end at %d): it runs eagerly, "
+                "as do others like it; they are counted as eager_prefills",
                 tokens,
                 self._captures.buckets.sizes[-1],
             )

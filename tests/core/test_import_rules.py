@@ -15,8 +15,8 @@ LEAVES |= {
     f"engine.models.{n}"
     for n in ("shape", "scaling", "rope", "linear", "weights", "names", "quantize", "hf_config", "checkpoint")
 } | {"engine.models.safetensors_reader"}
-# Concrete parts live here; engine may name the contracts and the algorithm-free helpers only.
-ENGINE_MAY = {"backends.base"} | {
+# Concrete parts live here; engine may name the contracts, composites and the algorithm-free helpers only.
+ENGINE_MAY = {"backends.base", "backends.two_batch"} | {
     f"speculative.{n}" for n in ("base", "accept", "tree", "width", "ops", "simulate")
 }
 

@@ -1,0 +1,53 @@
+"""`tbo=two_batch`: a pass runs as two half batches whose layers are interleaved on two streams.
+
+Free of torch: options and the warning; how passes are split and driven is in engine/two_batches.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backends.two_batch import TwoBatchAttention
+from engine.build import number
+from engine.lazy import lazy_import
+from engine.modes import BatchMode, ModeContext
+
+if TYPE_CHECKING:
+    from backends.base import AttentionBackend
+    from engine.passes import Driver, Passes
+    from engine.two_batches import driver
+else:
+    driver = lazy_import("engine.two_batches.driver")
+
+log = logging.getLogger("syncless")
+
+NOTHING_TO_HIDE = (
+    "one device has no communication between layers that the other half could hide, and two halves read "
+    "the weights twice"
+)
+
+
+class TwoBatch(BatchMode):
+    """Both halves attend with a backend of their own; they meet before the head."""
+
+    splits_batch = True
+
+    @dataclass(frozen=True)
+    class Config:
+        """A pass with fewer requests or tokens runs as one batch."""
+
+        min_requests: int = number(2, ge=2)
+        min_tokens: int = number(32, ge=2)
+
+    config: Config
+
+    def attention(self, make: Callable[[], AttentionBackend]) -> AttentionBackend:
+        return TwoBatchAttention(make(), make())
+
+    def driver(self, begins: Passes, attention: AttentionBackend, context: ModeContext) -> Driver:
+        log.warning("tbo=two_batch: nothing to overlap: %s; compare with tbo=none", NOTHING_TO_HIDE)
+        threshold = driver.Threshold(self.config.min_requests, self.config.min_tokens)
+        return driver.TwoBatches(begins, attention, threshold, context.metrics)
