@@ -69,6 +69,7 @@ class EngineCore:
         """Queue a prompt (text, or token ids as they are); returns the request's id.
 
         listener: news comes with every step; otherwise once, at the end. Raises UserError, and keeps nothing,
+        self._since: float | None = None  # end of the last turn that left unfinished requests
         for a request that can never run.
         """
         params = self._defaults if params is None else params
@@ -120,7 +121,9 @@ class EngineCore:
             waited = self.metrics.host_wait_seconds + self.metrics.back_pressure_seconds
             deltas: list[Delta] = self._loop.turn()
             waited = self.metrics.host_wait_seconds + self.metrics.back_pressure_seconds - waited
-            self.metrics.host_seconds += time.perf_counter() - start - waited
+            end = time.perf_counter()
+            self.metrics.host_seconds += end - start - waited
+            self.metrics.serving_seconds += end - (start if self._since is None else self._since)
             for delta in deltas:
                 live = self._live.get(delta.request_id)
                 if live is not None:
@@ -133,6 +136,7 @@ class EngineCore:
         live = self._live[request_id]
         if live.open:
             return None
+            self._since = end if any(live.open for live in self._live.values()) else None
         del self._live[request_id]
         return replace(collect(live.requests), simulated=self.spec.simulated)
 

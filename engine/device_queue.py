@@ -1,12 +1,13 @@
 """How the host talks to a device: submit work in order, ask for its result later.
 
-The CUDA queue runs work on a stream and copies results to pinned memory on another one. The CPU queue is
-deferred: work runs only when its result is demanded, so reading unfinished data fails on the CPU too.
-Knows nothing of what the work is.
+The CUDA queue runs work on a stream and copies results to pinned memory. The CPU queue is deferred: work runs
+only when its result is demanded, so reading unfinished data fails on the CPU too. Knows nothing of what the
+work is.
 """
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +15,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from engine.errors import InternalError
+from engine.pinned import Lease, PinnedRing
+from engine.stream_clock import StreamClock
 
 Tensors = tuple[Tensor, ...]
 
@@ -42,6 +47,10 @@ class Ticket(ABC):
     def result(self) -> Tensors:
         """Wait, then return the result tensors on the host. May be called more than once."""
 
+    def release(self) -> None:
+        """What `result` returned is read: its memory may serve another ticket."""
+        return None
+
 
 class DeviceQueue(ABC):
     """Runs submitted work in order. One producer thread."""
@@ -57,6 +66,11 @@ class DeviceQueue(ABC):
     def synchronize(self) -> None:
         """Wait for everything that was submitted."""
 
+    @abstractmethod
+    def busy_seconds(self) -> float:
+        """Time that the device has spent on submitted work, as far as is known without waiting. Gaps within
+        one piece of work, where the host launches too slowly, count as spent on it."""
+
 
 class _DeferredTicket(Ticket):
     def __init__(self, queue: DeferredQueue, work: Work) -> None:
@@ -68,6 +82,7 @@ class _DeferredTicket(Ticket):
     def run(self) -> None:
         assert self._work is not None
         work, self._work = self._work, None
+        start = time.perf_counter()
         try:
             with torch.inference_mode():
                 published = work()
@@ -78,6 +93,8 @@ class _DeferredTicket(Ticket):
         except BaseException as error:
             self._error = error
             raise
+        finally:
+            self._queue.busy += time.perf_counter() - start
 
     def ready(self) -> bool:
         return self._work is None
@@ -95,6 +112,7 @@ class DeferredQueue(DeviceQueue):
 
     def __init__(self) -> None:
         self._pending: deque[_DeferredTicket] = deque()
+        self.busy = 0.0
 
     def submit(self, work: Work) -> Ticket:
         ticket = _DeferredTicket(self, work)
@@ -109,53 +127,80 @@ class DeferredQueue(DeviceQueue):
         while self._pending:
             self._pending.popleft().run()
 
+    def busy_seconds(self) -> float:
+        return self.busy
+
 
 class _CudaTicket(Ticket):
     """Owns the device tensors until their copies were observed, so that the allocator cannot reuse them."""
 
-    def __init__(self, device_tensors: Tensors, host: Tensors, event: torch.cuda.Event) -> None:
-        self._device_tensors: Tensors | None = device_tensors
-        self._host = host
+    def __init__(self, tensors: Tensors, lease: Lease, ring: PinnedRing, event: torch.cuda.Event) -> None:
+        self._device_tensors: Tensors | None = tensors
+        self._lease: Lease | None = lease
+        self._ring = ring
         self._event = event
 
     def ready(self) -> bool:
         return bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def result(self) -> Tensors:
+        if self._lease is None:
+            raise InternalError("the result of a step was asked for after it had been released")
         self._event.synchronize()
         self._device_tensors = None
-        return self._host
+        return self._lease.tensors
+
+    def release(self) -> None:
+        if self._lease is not None:
+            self._event.synchronize()  # a fence: the copy into this memory is over
+            self._ring.give_back(self._lease)
+            self._lease = None
 
 
 class CudaQueue(DeviceQueue):
-    """A forward stream for the work and a copy stream for the results; the host never waits in `submit`."""
+    """A forward stream for the work and a copy stream for the results; the host never waits in `submit`.
+
+    Results in memory that the next work writes to leave on the forward stream itself: in order, and without
+    an event that the device would have to wait for.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._forward = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._copy = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._ring = PinnedRing()
+        self._clock = StreamClock()
 
     def submit(self, work: Work) -> Ticket:
         # Buffers that were filled on the default stream (weights, tables) are ordered before their first use.
         self._forward.wait_stream(torch.cuda.default_stream(self._device))
-        with torch.inference_mode(), torch.cuda.stream(self._forward):
+        with torch.inference_mode(), torch.cuda.stream(self._forward), self._clock.span():
             published = work()
-        values = published.tensors
-        self._copy.wait_stream(self._forward)
-        with torch.inference_mode(), torch.cuda.stream(self._copy):
-            host = tuple(torch.empty(v.shape, dtype=v.dtype, pin_memory=True) for v in values)
-            for source, target in zip(values, host, strict=True):
-                target.copy_(source, non_blocking=True)
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(self._copy)
-        if published.after is not None:
-            with torch.inference_mode(), torch.cuda.stream(self._forward):
+            ticket = self._send(published)
+            if published.after is not None:
                 published.after()
-        return _CudaTicket(values, host, event)
+        return ticket
+
+    def _send(self, published: Published) -> Ticket:
+        """Bring results to the host."""
+        stream = self._forward
+        if not published.reused:
+            stream = self._copy
+            stream.wait_stream(self._forward)
+        lease = self._ring.lease(published.tensors)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            for source, target in zip(published.tensors, lease.tensors, strict=True):
+                target.copy_(source, non_blocking=True)
+            event.record(stream)
+        return _CudaTicket(published.tensors, lease, self._ring, event)
 
     def synchronize(self) -> None:
         self._forward.synchronize()
         self._copy.synchronize()
+
+    def busy_seconds(self) -> float:
+        return self._clock.seconds()
 
 
 def make_queue(device: torch.device) -> DeviceQueue:

@@ -48,6 +48,7 @@ class FutureMap:
         self._metrics = metrics
         self._debug = debug
         self._last: StepHandle | None = None
+        self._read: StepHandle | None = None
         self._resolved = 0
 
     def publish(self, step: ScheduledStep, work: Work, owned: object) -> StepHandle:
@@ -81,6 +82,10 @@ class FutureMap:
             with torch.inference_mode():  # the buffer was made in it
                 tensors[0].fill_(POISONED)
         handle.owned = None
+        if self._read is not None:
+            self._read.ticket.release()
+        self._read = handle  # a step later: the mirror of the lengths may be asked for until then
+        self._metrics.device_seconds = self._queue.busy_seconds()
         return result
 
     def _wait(self, handle: StepHandle, *, later_queued: bool) -> None:

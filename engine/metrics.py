@@ -33,11 +33,13 @@ class EngineMetrics:
     prefill_padding: int = 0  # tokens that prefill passes were padded with
     split_passes: int = 0  # passes that ran as two interleaved halves; a graph counts once, when captured
     unsplit_passes: int = 0  # passes that ran as one batch although two are wanted
-    decode_rows: int = 0  # requests summed over decode steps: / decode_steps = forward occupancy
+    decode_rows: int = 0  # requests summed over decode steps
     host_waits: int = 0
     back_pressure_waits: int = 0
     host_wait_seconds: float = 0.0
     back_pressure_seconds: float = 0.0
+    device_seconds: float = 0.0  # the device was executing steps, as far as known without waiting for it
+    serving_seconds: float = 0.0  # wall time in which some request was unfinished
     host_seconds: float = 0.0  # the launch thread's own work: schedule, pack, launch, apply
     prompt_tokens: int = 0
     cached_tokens: int = 0  # prompt tokens that the prefix cache held
@@ -110,7 +112,9 @@ def rates(counts: Mapping[str, Number]) -> dict[str, float | None]:
     """Derived figures of a difference: null where nothing of the kind ran.
 
     accept_length: tokens that a request gets from a decode step (1.0 without speculation), counted after
-    trimming. decode_batch: requests in a decode step.
+    trimming. decode_batch: requests in a decode step. forward_occupancy: share of the wall time with
+    unfinished requests in which the device was executing a step; of eager steps it counts the gaps between
+    launches too.
     """
     decodes, rows = counts["decode_steps"], counts["decode_rows"]
     drafted = counts["drafted_tokens"]
@@ -118,6 +122,7 @@ def rates(counts: Mapping[str, Number]) -> dict[str, float | None]:
     return {
         "host_waits_per_step": _ratio(counts["host_waits"], steps),
         "back_pressure_waits_per_step": _ratio(counts["back_pressure_waits"], steps),
+        "forward_occupancy": _ratio(counts["device_seconds"], counts["serving_seconds"]),
         "host_ms_per_step": _ratio(1e3 * counts["host_seconds"], steps),
         "accept_length": _ratio(counts["decode_tokens"], counts["decode_results"]),
         "decode_batch": _ratio(rows, decodes),

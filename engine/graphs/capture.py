@@ -6,9 +6,11 @@ host, and a replay sees the same tensors at the same addresses with whatever the
 
 from __future__ import annotations
 
+import gc
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -33,7 +35,8 @@ class Captured(ABC):
 
 @dataclass
 class CaptureCost:
-    """What captures have cost so far. bytes: of device memory that the graphs hold; 0 on the CPU."""
+    """What captures have cost so far. bytes: of device memory that the graphs hold, the driver's part
+    included; 0 on the CPU."""
 
     captures: int = 0
     seconds: float = 0.0
@@ -44,26 +47,39 @@ class Capturer(ABC):
     """Captures on one device; all that it captured share memory, so only one may run at a time."""
 
     def __init__(self) -> None:
-        self.cost = CaptureCost()
+        self.costs: dict[str, CaptureCost] = {}  # by phase
 
-    def capture(self, work: Callable[[], T]) -> tuple[Captured, T]:
+    def capture(self, work: Callable[[], T], phase: str = "other") -> tuple[Captured, T]:
         """Run `work` into a graph; returns the graph and what `work` returned, whose tensors are its results.
 
         Run `work` eagerly once before, on the same stream: a first run compiles kernels, sizes workspaces and
         may wait, which a capture must not. What it returned has to be kept alive as long as the graph is.
+        phase: what the cost is booked under.
         """
         start = time.perf_counter()
-        captured, result, size = self._capture(work)
-        self.cost.captures += 1
-        self.cost.seconds += time.perf_counter() - start
-        self.cost.bytes += size
+        with _no_collection():
+            captured, result, size = self._capture(work)
+        cost = self.costs.setdefault(phase, CaptureCost())
+        cost.captures += 1
+        cost.seconds += time.perf_counter() - start
+        cost.bytes += size
         return captured, result
+
+    @property
+    def cost(self) -> CaptureCost:
+        """Of all phases."""
+        every = self.costs.values()
+        return CaptureCost(
+            sum(cost.captures for cost in every),
+            sum(cost.seconds for cost in every),
+            sum(cost.bytes for cost in every),
+        )
 
     def beside(self) -> Capturer:
         """Another one with memory of its own, whose captures may run while this one's do. One cost for
         both."""
         other = self._another()
-        other.cost = self.cost
+        other.costs = self.costs
         return other
 
     @abstractmethod
@@ -100,14 +116,18 @@ class CudaCapturer(Capturer):
 
     def _capture(self, work: Callable[[], T]) -> tuple[Captured, T, int]:
         torch.cuda.synchronize(self._device)
-        before = torch.cuda.memory_reserved(self._device)
+        before = torch.cuda.mem_get_info(self._device)[0]
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
             result = work()
-        finally:
-            graph.capture_end()
-        return _CudaGraph(graph), result, torch.cuda.memory_reserved(self._device) - before
+        except BaseException:
+            with suppress(RuntimeError):  # ending a broken capture raises, too, and would hide the reason
+                graph.capture_end()
+            raise
+        graph.capture_end()
+        taken = before - torch.cuda.mem_get_info(self._device)[0]
+        return _CudaGraph(graph), result, max(0, taken)  # another process may have given memory back
 
     def _another(self) -> Capturer:
         return CudaCapturer(self._device)
@@ -130,6 +150,18 @@ class CpuCapturer(Capturer):
 
     def _another(self) -> Capturer:
         return CpuCapturer()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A collection inside a capture could free graphs, events or pinned memory: the driver would refuse."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def make_capturer(device: torch.device) -> Capturer:

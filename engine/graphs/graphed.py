@@ -79,10 +79,11 @@ class GraphedCallable(Generic[A, R]):
         fixed: Collection[str] = (),
         quiet: Callable[[], AbstractContextManager[object]] = nullcontext,
         shares_results: bool = False,
+        phase: str = "step",
     ) -> None:
         """fixed: names of inputs that never move: they are read where they are. quiet: entered for captures;
         inside of it a run of `function` on zeroed inputs must do no harm. shares_results: the results of all
-        sizes lie in the same memory, at the price of a copy each."""
+        sizes lie in the same memory, at the price of a copy each. phase: of the capture's cost."""
         self._function = function
         self._capturer = capturer
         self._fixed = tuple(fixed)
@@ -90,6 +91,7 @@ class GraphedCallable(Generic[A, R]):
         self._inputs = StaticBuffers()
         self._results = StaticBuffers()
         self._shares_results = shares_results
+        self._phase = phase
         self._graphs: dict[Hashable, Graph[A, R]] = {}
 
     def __len__(self) -> int:
@@ -109,7 +111,7 @@ class GraphedCallable(Generic[A, R]):
         with self._quiet():
             own = with_tensors(argument, self._placed)
             self._run(own)
-            captured, result = self._capturer.capture(lambda: self._run(own))
+            captured, result = self._capturer.capture(lambda: self._run(own), self._phase)
             captured.settle()
         places = tuple(tensor for _, tensor in tensors_of(own))
         graph = self._graphs[key_of(argument)] = Graph(captured, places, fixed, result)
