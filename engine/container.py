@@ -19,6 +19,7 @@ from engine.lengths import needs_cpu_seq_lens
 from engine.metrics import EngineMetrics
 from engine.models.source import silent
 from engine.sampling.sampler import Sampler
+from engine.scheduling.tape import UNRECORDED
 
 
 class EngineContainer(containers.DeclarativeContainer):
@@ -28,6 +29,7 @@ class EngineContainer(containers.DeclarativeContainer):
 
     config = Configuration(strict=True)
     progress = Object(silent)  # overridden with a Progress that shows how far the read has come
+    tape = Object(UNRECORDED)  # overridden with a Tape that writes the run's course down
 
     device = Singleton(make.device, config.device, config.threads)
     metrics = Singleton(EngineMetrics)
@@ -77,20 +79,20 @@ class EngineContainer(containers.DeclarativeContainer):
     executor = Singleton(Executor, table, uploader, step, futures)
 
     scratch = Singleton(drafting.scratch_steps, table, step, pool, draft_pool, queue, needs_lens)
+    captured = Singleton(moding.captured, graph, scratch, modes)
     circumstances = Dict(
         model=config.model,
-    captured = Singleton(moding.captured, graph, scratch, modes)
         files=loaded.provided.files,
         dtype=dtype,
         spec=config.spec,
         attention=config.attention,
         pages=sizes.provided.page_size,
-    )
-    costs = Singleton(drafting.step_costs, config.step_costs, plan, scratch, circumstances, device, progress)
         graph=config.graph,
         tbo=config.tbo,
         pcg=config.pcg,
+    )
+    costs = Singleton(drafting.step_costs, config.step_costs, plan, scratch, circumstances, device, progress)
     widths = Singleton(drafting.width_policy, speculator, costs)
     alarm = Singleton(drafting.acceptance_watch, speculator, plan)
-    scheduler = Singleton(make.scheduler, policy, cache, sizes, plan, widths, loaded, metrics, alarm)
+    scheduler = Singleton(make.scheduler, policy, cache, sizes, plan, widths, loaded, metrics, alarm, tape)
     loop = Singleton(make.part, config.overlap, "overlap", List(scheduler, executor))

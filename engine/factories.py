@@ -31,6 +31,7 @@ from engine.request import Request
 from engine.sampling.columns import SamplingColumns, pack_rows
 from engine.scheduler import Scheduler
 from engine.scheduling.acceptance_watch import AcceptanceWatch
+from engine.scheduling.tape import Tape
 from engine.table import RequestTable, TableSize
 from engine.text.stream import TextStream
 from engine.upload import Uploader
@@ -217,6 +218,7 @@ def scheduler(
     loaded: LoadedModel,
     metrics: EngineMetrics,
     alarm: AcceptanceWatch,
+    tape: Tape,
 ) -> Scheduler:
     """The scheduler over the pool's pages."""
 
@@ -235,4 +237,5 @@ def scheduler(
         text_stream_factory=text_stream,
         metrics=metrics,
         alarm=alarm,
+        tape=tape,
     )

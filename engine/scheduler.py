@@ -25,6 +25,7 @@ from engine.scheduling.plan import SamplingClasses, extend_step, verify_step
 from engine.scheduling.reservation import Reservation
 from engine.scheduling.results import ResultApplier
 from engine.scheduling.roster import Roster
+from engine.scheduling.tape import UNRECORDED, Tape
 from speculative.width import PLAIN, WidthPolicy
 
 MAX_IN_FLIGHT = 2  # the overlap loop launches step n + 1 before it applies n
@@ -53,16 +54,18 @@ class Scheduler:
         text_stream_factory: TextFactory,
         metrics: EngineMetrics,
         alarm: AcceptanceWatch = UNWATCHED,
+        tape: Tape = UNRECORDED,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """pages: usable ones, 1..pages (page 0 is padding). widths: chooses the tokens of a decode step.
         draft_slots: KV slots past the bound that a chain draft writes. alarm: is shown what became of drafts.
-        Rows must hold max_context + the widest step + the larger of the two.
+        tape: hears what happens. Rows must hold max_context + the widest step + the larger of the two.
         """
         self.config = policy.config
         self.metrics = metrics
         self.ledger = PageLedger(pages, cache)
         self._widths = widths
+        self._tape = tape
         self._clock = clock
         self._classes = SamplingClasses()
         reservation = Reservation(widths.widest, draft_slots)
@@ -70,7 +73,7 @@ class Scheduler:
         self._gate = Gate(reservation, self._classes, max_context, pool, tuple(eos_ids))
         self._growth = PageGrowth(self.ledger, reservation)
         room = WaitingRoom(policy, self.ledger, reservation)
-        self._roster = Roster(room, self.ledger, self.config.max_running, metrics)
+        self._roster = Roster(room, self.ledger, self.config.max_running, metrics, tape)
         self._outputs = OutputProcessor(text_stream_factory)
         self._results = ResultApplier(self._roster, self.ledger, self._outputs, metrics, widths, alarm, clock)
         self._in_flight: deque[tuple[ScheduledStep, Sequence[Request]]] = deque()
@@ -94,6 +97,11 @@ class Scheduler:
         request.arrival = self._arrivals
         request.drafting = self._widths.open()
         self._roster.arrive(request)
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """(steps launched, steps whose results were applied): the place of what happens now in a run."""
+        return self._step_id, self._roster.applied
 
     def cancel(self, request_id: str) -> bool:
         """End every unfinished sample of a request; False if there is none. News: see take_events."""
@@ -218,6 +226,7 @@ class Scheduler:
 
     def _launch(self, step: ScheduledStep, requests: Sequence[Request]) -> None:
         self._step_id = step.step_id
+        self._tape.launched(step, requests)
         self._in_flight.append((step, requests))
         self.metrics.launched(step.mode, len(requests), step.width)
 

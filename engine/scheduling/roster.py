@@ -11,6 +11,7 @@ from engine.errors import InternalError
 from engine.metrics import EngineMetrics
 from engine.request import Request, State
 from engine.scheduling.admission import WaitingRoom
+from engine.scheduling.tape import UNRECORDED, Tape
 
 
 class Roster:
@@ -21,7 +22,12 @@ class Roster:
     """
 
     def __init__(
-        self, room: WaitingRoom, ledger: PageLedger, max_running: int, metrics: EngineMetrics
+        self,
+        room: WaitingRoom,
+        ledger: PageLedger,
+        max_running: int,
+        metrics: EngineMetrics,
+        tape: Tape = UNRECORDED,
     ) -> None:
         self.room = room
         self.prefilling: dict[Request, None] = {}
@@ -30,6 +36,7 @@ class Roster:
         self.applied = 0
         self._ledger = ledger
         self._metrics = metrics
+        self._tape = tape
         self._max_running = max_running
         self._free_rows = list(range(max_running, 0, -1))
         self._known: dict[str, dict[int, Request]] = {}
@@ -59,6 +66,7 @@ class Roster:
         """Let a new request wait."""
         self._known.setdefault(request.id, {})[request.index] = request
         self.room.add(request, self.applied)
+        self._tape.arrived(request, self.applied)
 
     def start(self, request: Request) -> None:
         """Give a row to a request that has its pages."""
@@ -87,6 +95,7 @@ class Roster:
         if not samples:
             del self._known[request.id]
         self._metrics.finished_requests += 1
+        self._tape.ended(request, self.applied)
         state, request.state = request.state, State.FINISHED
         if state is State.WAITING:
             self.room.discard(request)
