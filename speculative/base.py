@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from engine.batch import ROOT, DraftTree, ForwardBatch, KVLayout, LayerKV, SeqLens, kv_slots
@@ -245,6 +246,11 @@ class Speculator(ABC):
     def memory(cls, config: Any, target: ModelShape, weights: str) -> DraftMemory | None:
         """What the draft model will take beside a target of this shape; None: none, or not known yet."""
         return None
+
+    @classmethod
+    def files(cls, config: Any, target: ModelShape) -> tuple[Path, ...]:
+        """The files that its drafts come from, for the record of a run; they can be read by then."""
+        return ()
 
     @classmethod
     def load(cls, config: Any, target: DraftTarget) -> DraftModel | None:

@@ -5,12 +5,14 @@ Knows where to look, not what is inside.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from engine.errors import UserError
 from engine.models import gguf_shape
 from engine.models.checkpoint import weight_files
+from engine.models.files import sha256_of
 from engine.models.gguf_file import GgufFile
 from engine.models.hf_config import read_json, shape_from_config
 from engine.models.hub import cached_snapshot, fetch_snapshot, is_hub_id
@@ -21,6 +23,15 @@ if TYPE_CHECKING:
     from engine.models.base import LoadedModel
 
 _FORMS = "a folder with config.json, a .gguf file, or a hub id such as owner/name"
+
+_BESIDES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
 
 
 class LocalModel(ModelSource):
@@ -87,9 +98,11 @@ class LocalModel(ModelSource):
         tokenizer = load_tokenizer_folder(folder)
         eos_ids = _eos_ids(folder, config) or tokenizer.eos_ids
         if self.config.load == "dummy":
-            return load_random(shape, self.config.seed, device, dtype, tokenizer, eos_ids=eos_ids)
-        reader = SafetensorsReader(folder)
-        return load_files(shape, reader, device, dtype, tokenizer, eos_ids, progress)
+            loaded = load_random(shape, self.config.seed, device, dtype, tokenizer, eos_ids=eos_ids)
+        else:
+            reader = SafetensorsReader(folder)
+            loaded = load_files(shape, reader, device, dtype, tokenizer, eos_ids, progress)
+        return replace(loaded, files={**loaded.files, **_text_files(folder)})
 
 
 def _model_in(folder: Path) -> Path:
@@ -107,6 +120,12 @@ def _checked_file(path: Path) -> Path:
     if path.suffix.lower() != ".gguf":
         raise UserError(f"model.path={path} is no .gguf file; give {_FORMS}")
     return path
+
+
+def _text_files(folder: Path) -> dict[str, str]:
+    """SHA-256 of what decides on shape, tokens, prompts and ends besides the weights."""
+    kept = (folder / name for name in _BESIDES)
+    return {path.name: sha256_of(path) for path in kept if path.is_file()}
 
 
 def _is_whole(folder: Path) -> bool:

@@ -23,9 +23,8 @@ from speculative.eagle3.build import build_draft
 from speculative.eagle3.draft import Eagle3Draft
 from speculative.eagle3.fit import fit_to
 from speculative.eagle3.shape import parse_shape
+from speculative.eagle3.source import CONFIG, PICKLED
 
-CONFIG = "config.json"
-PICKLED = "pytorch_model.bin"
 READABLE = (*FLOATS, "I64", "I32", "I16", "U8", "BOOL")  # d2t and t2d are no floats
 _FORMS = f"a folder with {CONFIG} and {SINGLE} or {PICKLED}, or one of these weight files beside its {CONFIG}"
 

@@ -8,6 +8,7 @@ Legend: B requests, W width, n fused states, Ht hidden size of the target, H of 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.batch import DraftTree
@@ -92,6 +93,10 @@ class Eagle3(Speculator):
     @classmethod
     def memory(cls, config: Config, target: ModelShape, weights: str) -> DraftMemory | None:
         return source.memory(config, target, weights)
+
+    @classmethod
+    def files(cls, config: Config, target: ModelShape) -> tuple[Path, ...]:
+        return source.files(config, target)
 
     @classmethod
     def load(cls, config: Config, target: DraftTarget) -> Eagle3Draft:

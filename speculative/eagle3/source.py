@@ -9,6 +9,7 @@ import math
 from pathlib import Path
 
 from engine.errors import UserError
+from engine.models.checkpoint import INDEX, SINGLE, weight_files
 from engine.models.hf_config import read_json
 from engine.models.shape import ModelShape
 from speculative.base import DraftMemory
@@ -20,6 +21,7 @@ from speculative.eagle3.options import REMEMBERED, Options, narrows
 from speculative.eagle3.shape import Eagle3Shape, parse_shape
 
 CONFIG = "config.json"
+PICKLED = "pytorch_model.bin"
 _GROUP = 32  # weights of a 4-bit block
 _INT4 = (
     0.5 + 4 / _GROUP + 2
@@ -38,6 +40,17 @@ def folder(config: Options, name: str, target: ModelShape) -> Path:
             "was trained for it, train one with task=train_eagle3, or use spec=ngram"
         )
     return shipped
+
+
+def files(config: Options, target: ModelShape) -> tuple[Path, ...]:
+    """config.json and the weight files of the draft; none for a random one."""
+    if config.load == "dummy":
+        return ()
+    place = folder(config, "the target", target)
+    if place.is_file():
+        return place.parent / CONFIG, place
+    safe = any((place / name).is_file() for name in (SINGLE, INDEX))
+    return place / CONFIG, *(weight_files(place) if safe else [place / PICKLED])
 
 
 def draft_shape(config: Options, name: str, target: ModelShape) -> Eagle3Shape:

@@ -7,6 +7,7 @@ Legend: B requests, W width (drafts + 1).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.batch import DraftTree
@@ -30,6 +31,7 @@ from speculative.width import FixedWidth, StepCosts, WidthPolicy
 if TYPE_CHECKING:
     import torch
 
+    from engine.models.shape import ModelShape
     from speculative.ngram import drafts, lookups
 else:
     torch = lazy_import("torch")
@@ -94,6 +96,10 @@ class Ngram(Speculator):
     def check(cls, config: Config) -> list[str]:
         """Values that do not fit each other, one sentence each."""
         return config_problems(config)
+
+    @classmethod
+    def files(cls, config: Config, target: ModelShape) -> tuple[Path, ...]:
+        return tuple(Path(path).expanduser() for path in config.corpus_paths())
 
     def relay_layout(self) -> tuple[RelayField, ...]:
         return RelayField(FIRST, (), "int32"), RelayField(STREAK, (), "int32")
