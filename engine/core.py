@@ -22,6 +22,7 @@ from engine.loading import LineProgress
 from engine.models.shape import ModelShape
 from engine.params import SamplingParams, mix64
 from engine.request import Delta, Request, RequestOutput, collect, expand
+from engine.step_costs import as_document
 from engine.text.base import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -53,7 +54,13 @@ class EngineCore:
         self.max_context: int = container.sizes().context  # longest prompt and answer together
         self.spec = container.plan()
         self.captured_sizes: tuple[int, ...] = container.captured()  # batch sizes of decode graphs
+        self.kv_tokens: int = container.sizes().pages * container.sizes().page_size
         self.step_costs = container.costs()  # None where nobody asked for them
+        costs = self.step_costs
+        # What was chosen by measurement: tables by the root setting that takes a file of them.
+        self.measured: dict[str, Mapping[str, Any]] = (
+            {} if costs is None else {"step_costs": as_document(costs)}
+        )
         self._loop = container.loop()
         self._scheduler = container.scheduler()
         self.metrics = container.metrics()
@@ -62,6 +69,7 @@ class EngineCore:
         )
         self._live: dict[str, Live] = {}
         self._count = 0
+        self._since: float | None = None  # end of the last turn that left unfinished requests
 
     def add(
         self, prompt: Prompt, params: Params = None, *, listener: bool = False, request_id: str | None = None
@@ -69,7 +77,6 @@ class EngineCore:
         """Queue a prompt (text, or token ids as they are); returns the request's id.
 
         listener: news comes with every step; otherwise once, at the end. Raises UserError, and keeps nothing,
-        self._since: float | None = None  # end of the last turn that left unfinished requests
         for a request that can never run.
         """
         params = self._defaults if params is None else params
@@ -129,6 +136,7 @@ class EngineCore:
                 if live is not None:
                     live.news.append(delta)
                     live.open -= delta.finish_reason is not None
+            self._since = end if any(live.open for live in self._live.values()) else None
             return deltas
 
     def output(self, request_id: str) -> RequestOutput | None:
@@ -136,7 +144,6 @@ class EngineCore:
         live = self._live[request_id]
         if live.open:
             return None
-            self._since = end if any(live.open for live in self._live.values()) else None
         del self._live[request_id]
         return replace(collect(live.requests), simulated=self.spec.simulated)
 
