@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 
 from engine.report.figures import SPEED
 from engine.report.numbers import duration, number, times
-from engine.report.rows import Row
+from engine.report.sentences import METHOD, baselines, speedup, title
 from engine.report.settings import command, described, shown
 from engine.report.speedups import Effect
-from engine.report.study import Study, letter
+from engine.report.study import Study
 
 _SPECIAL = re.compile(r"([\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w))")  # an underscore inside a word is plain
 
@@ -30,20 +29,11 @@ def summary(study: Study, page_note: str = "") -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def title(study: Study) -> str:
-    """The study's name where it has one, else the folders'."""
-    names = dict.fromkeys(sweep.study or sweep.name for sweep in study.sweeps)
-    return "Sweep " + ", ".join(names)
-
-
 def facts(study: Study) -> list[str]:
     """What holds for the whole report, a sentence each."""
     counts = ", ".join(f"{n} {state}" for state, n in study.counts().items())
     found = [f"{len(study.rows)} cells: {counts}"]
-    for sweep, baseline in zip(study.sweeps, study.baselines, strict=True):
-        name = f"{letter(study.sweeps.index(sweep))}: {sweep.name}, " if study.several else ""
-        if baseline.values and any(row.number in study.speedups for row in sweep.rows):
-            found.append(f"{name}speed-ups are over {described(baseline.values)}, all else equal")
+    found += baselines(study)
     if study.common:
         found.append(f"common to all rows: {described(study.common)}")
     return found + list(study.notes)
@@ -71,26 +61,11 @@ def _measured(study: Study) -> Iterator[str]:
         line += [shown(row, key) for key in study.keys]
         for figure in columns:
             line.append(number(figure.value(row.result)))
-            line += [_speedup(study, row)] if figure.label in speed else []
+            line += [speedup(study, row)] if figure.label in speed else []
         body.append([*line, "; ".join(study.warnings.get(row.number, ()))])
     yield _table([*head, "warnings"], body)
     if study.speedups:
         yield cell(METHOD)
-
-
-METHOD = (
-    "Speed-up: ratio of the geometric means of output tokens/s. In brackets its 95% interval: Welch's t on "
-    "the logarithms of the repeats, or, where runs with three or more seeds are paired, Student's t on the "
-    "logarithms of their ratios. Fewer than three repeats: no interval. Repeats of one process do not show "
-    "what differs between processes, days and machines."
-)
-
-
-def _speedup(study: Study, row: Row) -> str:
-    own = study.speedups.get(row.number)
-    if own is None:
-        return number(None)
-    return times(own.ratio) + (f" ({own.mark})" if own.mark else "")
 
 
 def _effects(found: Sequence[Effect]) -> Iterator[str]:
@@ -136,8 +111,3 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     rows = [[cell(line[n]) for n in kept] for line in (head, *body)]
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(kept), *lines[1:]])
-
-
-def now() -> str:
-    """The time of writing, to the minute."""
-    return datetime.now().astimezone().isoformat(sep=" ", timespec="minutes")

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.errors import UserError
+from engine.report.library import missing
 from engine.report.markdown import summary
 from engine.report.reading import read_all
-from engine.report.study import make_study
+from engine.report.study import Study, make_study
 from engine.report.tables import csv_text, records, write_parquet
 
 SUMMARY, CSV, PARQUET, PAGE = "summary.md", "results.csv", "results.parquet", "report.html"
@@ -33,16 +34,24 @@ def write(
     """
     study = make_study(read_all([Path(path) for path in directories]), baseline)
     where = Path(directories[0] if out is None else out)
-    rows = records(study)
     try:
         where.mkdir(parents=True, exist_ok=True)
-        _replace(where / SUMMARY, summary(study))
-        _replace(where / CSV, csv_text(rows))
-        write_parquet(rows, where / PARQUET)
+        return _write(study, where, page)
     except OSError as error:
         raise UserError(
             f"cannot write the report to {where}: {error.strerror}; choose another with --out"
         ) from error
+
+
+def _write(study: Study, where: Path, page: bool) -> Path:
+    rows, lacking = records(study), missing()
+    _replace(where / SUMMARY, summary(study, lacking))
+    _replace(where / CSV, csv_text(rows))
+    write_parquet(rows, where / PARQUET)
+    if page:
+        from engine.report.page import html  # the template engine is not worth loading after every job
+
+        _replace(where / PAGE, html(study))
     return where / PAGE
 
 

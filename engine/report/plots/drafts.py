@@ -1,0 +1,107 @@
+"""Plots of what drafts earn: tokens a step, and acceptance by the draft's depth. Knows rows and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from engine.report.figures import at
+from engine.report.numbers import number
+from engine.report.plots.base import (
+    DASHES,
+    MAX_BARS,
+    MAX_LINES,
+    SYMBOLS,
+    Plot,
+    Trace,
+    axis,
+    bars_height,
+    cut,
+    escaped,
+    limited,
+    name,
+    names,
+    rows_axis,
+    short,
+)
+from engine.report.rows import Row
+from engine.report.study import Study
+
+SERIES_NAME = 60
+
+
+def accept_plot(study: Study) -> Plot | None:
+    """Tokens that a request gets from a decode step, where drafts were accepted at all."""
+    every = [row for row in study.ranked if at(row.result, "accept_length")]
+    if not any(at(row.result, "spec.accepted") for row in every):
+        return None
+    every.sort(key=lambda row: -at(row.result, "accept_length"))
+    rows = every[:MAX_BARS]
+    values = [at(row.result, "accept_length") for row in rows]
+    trace: Trace = {
+        "type": "bar",
+        "orientation": "h",
+        "y": [short(row) for row in rows],
+        "x": values,
+        "text": [number(value) for value in values],
+        "textposition": "auto",
+        "hovertext": [_hover(study, row) for row in rows],
+        "hoverinfo": "text",
+        "marker": {"color": "$c2"},
+    }
+    return Plot(
+        "accept",
+        "Accept length",
+        "Tokens that a request gets from a decode step: 1 without drafts. Counted from token ids after "
+        "trimming, over the counted runs alone." + limited(every, MAX_BARS),
+        [trace],
+        {"xaxis": axis("tokens in a step", rangemode="tozero"), "yaxis": rows_axis(), "showlegend": False},
+        bars_height(rows),
+        names(study, rows),
+    )
+
+
+def positions_plot(study: Study) -> Plot | None:
+    """Share of accepted drafts at each depth."""
+    every = [row for row in study.ranked if at(row.result, "spec.acceptance_per_position")]
+    if not every:
+        return None
+    rows = every[:MAX_LINES]
+    return Plot(
+        "positions",
+        "Acceptance by depth",
+        "Of the steps that drafted so deep: the share in which the draft was accepted up to there."
+        + limited(every, MAX_LINES),
+        [_depths(study, row, n) for n, row in enumerate(rows)],
+        {
+            "xaxis": axis("depth of the draft (tokens)", dtick=1),
+            "yaxis": axis("accepted (%)", range=[0, 104]),
+            "showlegend": True,
+        },
+        400 + 22 * len(rows),
+    )
+
+
+def _depths(study: Study, row: Row, place: int) -> Trace:
+    shares: Sequence[Any] = at(row.result, "spec.acceptance_per_position")
+    values = [100.0 * share for share in shares]
+    title = escaped(name(study, row))
+    color = f"$c{place % MAX_LINES}"
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": escaped(cut(name(study, row), SERIES_NAME)),
+        "x": list(range(1, len(values) + 1)),
+        "y": values,
+        "hovertext": [f"{title}<br>depth {n}: {number(value)}%" for n, value in enumerate(values, 1)],
+        "hoverinfo": "text",
+        "line": {"color": color, "dash": DASHES[place % len(DASHES)]},
+        "marker": {"color": color, "symbol": SYMBOLS[place % len(SYMBOLS)], "size": 9},
+    }
+
+
+def _hover(study: Study, row: Row) -> str:
+    counts = at(row.result, "spec.accepted"), at(row.result, "spec.proposed")
+    lines = [escaped(name(study, row)), f"{number(at(row.result, 'accept_length'))} tokens in a step"]
+    lines += [f"{number(counts[0])} of {number(counts[1])} drafts accepted"] if counts[1] else []
+    return "<br>".join([*lines, *map(escaped, study.warnings.get(row.number, ()))])

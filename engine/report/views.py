@@ -1,0 +1,188 @@
+"""What the page's table shows, cell by cell, as text: the template only places it. Knows no HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.report.figures import SPEED, Figure
+from engine.report.marks import mark_of
+from engine.report.numbers import choice, duration, interval, number, times
+from engine.report.rows import Row
+from engine.report.settings import command, label, replay_command, settings, shown
+from engine.report.speedups import Effect
+from engine.report.study import Study
+
+MAX_KEY_COLUMNS = 5  # more keys than that share one column
+LOG = "log.txt"
+
+
+@dataclass(frozen=True)
+class Column:
+    """number: right-aligned, sorts by value. better: 1 best rows have the largest, -1 the smallest."""
+
+    label: str
+    unit: str = ""
+    number: bool = False
+    better: int = 0
+
+    @property
+    def title(self) -> str:
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+
+@dataclass(frozen=True)
+class Cell:
+    """sort: what the column is sorted by, "" is last. small: a second line. chips: (key, value) pairs instead
+    of a text."""
+
+    text: str
+    sort: str = ""
+    small: str = ""
+    mark: str = ""
+    chips: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class RowView:
+    """A measured row. facets: its value of each varied key. details: what has no column."""
+
+    number: int
+    cells: Sequence[Cell]
+    facets: Sequence[str]
+    warnings: Sequence[str]
+    details: Sequence[tuple[str, str]]
+    command: str
+    replay: str | None
+
+
+@dataclass(frozen=True)
+class OtherView:
+    """A row without figures. log: where its output is."""
+
+    state: str
+    name: str
+    reason: str
+    chips: Sequence[tuple[str, str]]
+    command: str
+    log: str
+    seconds: str
+
+
+def columns(study: Study) -> list[Column]:
+    """In the order of `row_view`'s cells."""
+    found = [Column("#", number=False, better=-1)]
+    found += [Column("sweep")] if study.several else []
+    found += [Column("choices")] if _many(study) else [Column(key) for key in study.keys]
+    for figure in _main(study):
+        numeric = figure.unit != "" or figure.key.startswith("tokens")
+        found.append(Column(figure.label, figure.unit, numeric, figure.better))
+        if figure is SPEED and study.speedups:
+            found.append(Column("speed-up", "times baseline", True, 1))
+    return found
+
+
+def row_view(study: Study, row: Row) -> RowView:
+    """A row of the table."""
+    cells = [Cell(str(row.number), str(row.number))]
+    cells += [Cell(study.letter(row), study.letter(row))] if study.several else []
+    cells += _chosen(study, row)
+    for figure in _main(study):
+        value = figure.value(row.result)
+        cells.append(Cell(number(value), "" if value is None else str(value)))
+        if figure is SPEED and study.speedups:
+            cells.append(_speedup(study, row))
+    return RowView(
+        row.number,
+        cells,
+        [shown(row, key) for key in study.keys],
+        study.warnings.get(row.number, ()),
+        _details(study, row),
+        command(row),
+        replay_command(row),
+    )
+
+
+def other_view(study: Study, row: Row) -> OtherView:
+    """A row of the list below the table."""
+    name = f"{study.letter(row)} {label(row, ())}" if study.several else label(row, ())
+    chips = _chips(study, row)
+    log = "" if row.path is None else str(Path(row.path.parent.name) / row.path.name / LOG)
+    known = bool(row.path and (row.path / LOG).is_file())
+    return OtherView(
+        str(row.state),
+        name,
+        row.reason or "",
+        chips,
+        command(row),
+        log if known else "",
+        duration(row.seconds),
+    )
+
+
+def effect_view(effect: Effect) -> dict[str, str]:
+    """A line of the table of options."""
+    ratio = effect.ratio
+    verdict = "too few pairs to say"
+    if ratio.low is not None and ratio.high is not None:
+        verdict = "faster" if ratio.low > 1 else "slower" if ratio.high < 1 else "no clear difference"
+    return {
+        "option": f"{effect.key}={choice(effect.value)}",
+        "instead": choice(effect.instead),
+        "ratio": times(ratio),
+        "pairs": str(ratio.count),
+        "verdict": verdict,
+        "mark": effect.mark,
+    }
+
+
+def _main(study: Study) -> list[Figure]:
+    return [figure for figure in study.figures if figure.main]
+
+
+def _many(study: Study) -> bool:
+    return len(study.keys) > MAX_KEY_COLUMNS
+
+
+def _chosen(study: Study, row: Row) -> list[Cell]:
+    if _many(study):
+        chips = _chips(study, row)
+        return [Cell("", " ".join(value for _, value in chips), chips=chips)]
+    own = settings(row)
+    return [Cell(shown(row, key), choice(own[key]) if key in own else "") for key in study.keys]
+
+
+def _chips(study: Study, row: Row) -> list[tuple[str, str]]:
+    own = settings(row)
+    return [(key, choice(own[key])) for key in study.keys if key in own]
+
+
+def _speedup(study: Study, row: Row) -> Cell:
+    own = study.speedups.get(row.number)
+    if own is None:
+        return Cell(number(None))
+    text = f"{number(own.ratio.value)}x"
+    return Cell(text, str(own.ratio.value), interval(own.ratio).strip(), own.mark)
+
+
+def _details(study: Study, row: Row) -> list[tuple[str, str]]:
+    found: list[tuple[str, Any]] = []
+    mark = mark_of(row)
+    for figure in study.figures:
+        value = figure.value(row.result)
+        if not figure.main and value is not None:
+            claim = f" ({mark})" if mark and figure.key == "speedup_in_run" else ""
+            found.append((figure.label, f"{number(value)} {figure.unit}".strip() + claim))
+    own = study.speedups.get(row.number)
+    if own is not None:
+        how = f", {own.seeds} seeds paired" if own.seeds else ""
+        found.append(("speed-up over", f"#{own.base}{how}"))
+    git = row.facts.get("git") or {}
+    if git.get("commit"):
+        found.append(("commit", str(git["commit"])[:10] + (" with changes" if git.get("dirty") else "")))
+    found += [("machine", row.facts["device_name"])] if row.facts.get("device_name") else []
+    found += [("seed", str(row.facts["seed"]))] if row.facts.get("seed") is not None else []
+    found += [("job took", duration(row.seconds))] if row.seconds is not None else []
+    return [(name, str(value)) for name, value in found]
