@@ -1,4 +1,4 @@
-"""`pcg=piecewise`: prefill runs from graphs between attention calls, its passes padded to captured sizes.
+"""`pcg=piecewise` and `pcg=full`: prefill runs from graphs, its passes padded to captured sizes.
 
 Free of torch: options and their checks; what is captured, and how, is in engine/prefill_graphs.
 """
@@ -16,14 +16,19 @@ from engine.modes import ModeContext, PrefillMode
 from engine.prefill_graphs.buckets import Buckets, automatic
 
 if TYPE_CHECKING:
+    import torch
+
+    from engine import runner as runners
     from engine.passes import Passes
-    from engine.prefill_graphs import piecewise
+    from engine.prefill_graphs import piecewise, whole
     from engine.runner import ModelRunner
 else:
     piecewise = lazy_import("engine.prefill_graphs.piecewise")
+    runners = lazy_import("engine.runner")
+    whole = lazy_import("engine.prefill_graphs.whole")
 
 log = logging.getLogger("syncless")
-AUTO = "auto"
+AUTO, START = "auto", "start"
 
 
 class Piecewise(PrefillMode):
@@ -37,38 +42,83 @@ class Piecewise(PrefillMode):
         at start, or each when a pass first needs it (lazy)."""
 
         buckets: tuple[int, ...] | str = AUTO
-        capture: str = choice("start", ("start", "lazy"))
+        capture: str = choice(START, (START, "lazy"))
 
     config: Config
 
     @classmethod
     def check(cls, config: Config) -> list[str]:
-        return bucket_problems("pcg.buckets", config.buckets)
+        return size_problems("pcg.buckets", config.buckets)
 
     def passes(self, inner: Passes, context: ModeContext) -> Passes:
-        chosen = buckets(self.config.buckets, context)
-        captures = piecewise.Captures(chosen, context.page_size, context.capturer.beside)
+        _say_what_a_cpu_is_good_for("piecewise", context)
+        captures = piecewise.Captures(
+            buckets(self.config.buckets, context), context.page_size, context.capturer.beside
+        )
         self._passes = piecewise.PiecewisePasses(inner, captures, context.metrics)
         return self._passes
 
     def runner(self, inner: ModelRunner, context: ModeContext) -> ModelRunner:
         """By now the model knows which states it collects."""
-        if self.config.capture == "start":
-            device = inner.pool.layers[0].k.device
-            self._passes.prepare(inner.driver.attentions(), device, context.progress)
+        if self.config.capture == START:
+            self._passes.prepare(inner.driver.attentions(), _device(inner), context.progress)
         return inner
 
 
-def bucket_problems(where: str, asked: Sequence[int] | str) -> list[str]:
+class FullPrefill(PrefillMode):
+    """A prefill pass is one graph, where attention plans on the device."""
+
+    captures_prefill = True
+    captures_chunk = True
+
+    @dataclass(frozen=True)
+    class Config:
+        """buckets, capture: as of pcg=piecewise. requests: prompts in a pass to capture each size for, "auto"
+        or a list; the largest batch is always among them."""
+
+        buckets: tuple[int, ...] | str = AUTO
+        requests: tuple[int, ...] | str = AUTO
+        capture: str = choice(START, (START, "lazy"))
+
+    config: Config
+
+    @classmethod
+    def check(cls, config: Config) -> list[str]:
+        return [
+            *size_problems("pcg.buckets", config.buckets),
+            *size_problems("pcg.requests", config.requests),
+        ]
+
+    def runner(self, inner: ModelRunner, context: ModeContext) -> ModelRunner:
+        _say_what_a_cpu_is_good_for("full", context)
+        counts = whole.request_counts(self.config.requests, context.max_running)
+        limits = whole.Limits(counts, context.context, context.longest, context.page_size)
+        chosen = buckets(self.config.buckets, context)
+        driver = whole.WholePrefill(inner.driver, chosen, limits, context.capturer.beside(), context.metrics)
+        if self.config.capture == START:
+            driver.prepare(_device(inner), context.progress)
+        return runners.ModelRunner(inner.model, inner.attention, inner.pool, driver)
+
+
+def _device(runner: ModelRunner) -> torch.device:
+    return runner.pool.layers[0].k.device
+
+
+def _say_what_a_cpu_is_good_for(option: str, context: ModeContext) -> None:
+    if context.device == "cpu":
+        log.warning(
+            "pcg=%s without a GPU replays recorded operations: for checks, no faster than pcg=none", option
+        )
+
+
+def size_problems(where: str, asked: Sequence[int] | str) -> list[str]:
     """What is wrong with a list of sizes, one sentence each."""
     if isinstance(asked, str):
         fine = asked == AUTO
-        return (
-            [] if fine else [f"{where}={asked} is neither a list of token counts nor auto; use {where}=auto"]
-        )
+        return [] if fine else [f"{where}={asked} is neither a list of sizes nor auto; use {where}=auto"]
     if not asked:
         return [f"{where}=[] captures nothing; use pcg=none, or {where}=auto"]
-    return [f"{where}: {size} is no token count; use sizes from 1 up" for size in asked if size < 1]
+    return [f"{where}: {size} is no size; use sizes from 1 up" for size in asked if size < 1]
 
 
 def largest_pass(context: ModeContext) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from backends.two_batch import TwoBatchAttention
 from engine.build import number
@@ -24,16 +24,15 @@ else:
 
 log = logging.getLogger("syncless")
 
-NOTHING_TO_HIDE = (
-    "one device has no communication between layers that the other half could hide, and two halves read "
-    "the weights twice"
-)
-
 
 class TwoBatch(BatchMode):
     """Both halves attend with a backend of their own; they meet before the head."""
 
     splits_batch = True
+    drawback: ClassVar[str] = (
+        "one device has no communication between layers that the other half could hide, and two halves read "
+        "the weights twice"
+    )
 
     @dataclass(frozen=True)
     class Config:
@@ -48,6 +47,6 @@ class TwoBatch(BatchMode):
         return TwoBatchAttention(make(), make())
 
     def driver(self, begins: Passes, attention: AttentionBackend, context: ModeContext) -> Driver:
-        log.warning("tbo=two_batch: nothing to overlap: %s; compare with tbo=none", NOTHING_TO_HIDE)
+        log.warning("tbo=two_batch: nothing to overlap: %s; compare with tbo=none", self.drawback)
         threshold = driver.Threshold(self.config.min_requests, self.config.min_tokens)
         return driver.TwoBatches(begins, attention, threshold, context.metrics)

@@ -22,6 +22,7 @@ class FakeModel(ModelSource):
 
     name: ClassVar[str] = "model=fake"
     shows_states = False  # it has none
+    stops_for_attention = False  # it reads the pool itself
 
     @dataclass(frozen=True)
     class Config(ModelSource.Config):

@@ -39,6 +39,7 @@ class ModelSource(ABC):
 
     name: ClassVar[str]  # how messages call it
     shows_states: ClassVar[bool] = True  # whether its model can `collect` what a draft model reads
+    stops_for_attention: ClassVar[bool] = True  # whether its passes yield at attention (models/base.py)
 
     @dataclass(frozen=True)
     class Config:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from engine.batch import ForwardBatch, Mode, SeqLens
 
+HIDDEN, AUX = "hidden", "aux"  # names of what passes return
+
 
 class LaneMemory:
     """Inputs int64 [N]: token ids, positions, slots. Past a pass's own tokens they are zero: id 0 at position
@@ -27,9 +29,9 @@ class LaneMemory:
             static[:tokens].copy_(given)
         self._inputs[:, tokens:size].zero_()
 
-    def clear(self) -> None:
-        """Only padding, so that nothing is written but the padding page."""
-        self._inputs.zero_()
+    def clear(self, size: int) -> None:
+        """Only padding in a pass of `size`, so that nothing is written but the padding page."""
+        self._inputs[:, :size].zero_()
 
     def padded(self, size: int, page_size: int) -> ForwardBatch:
         """A pass over the first `size` tokens; a new object each time, since operations may keep what they
@@ -48,6 +50,10 @@ class LaneMemory:
             page_table=zeros[:1].unsqueeze(0),
             page_size=page_size,
         )
+
+    def like(self, name: str, result: Tensor) -> Tensor:
+        """The place [N, ...] for results of this form [T, ...]."""
+        return self.buffer(name, tuple(result.shape[1:]), result)
 
     def buffer(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Zeros [N, *shape] of the dtype of `like`, made when first asked for."""

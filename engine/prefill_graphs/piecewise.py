@@ -6,7 +6,6 @@ is the shape of the pass.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -22,9 +21,9 @@ from engine.passes import Passes
 from engine.prefill_graphs.buckets import Buckets
 from engine.prefill_graphs.lane import LaneMemory
 from engine.prefill_graphs.segments import Segments, capture
+from engine.prefill_graphs.sizing import Sizing
 from engine.side_stream import side_stream
 
-log = logging.getLogger("syncless")
 WHAT = "capturing prefill graphs"
 
 
@@ -62,7 +61,7 @@ class Lane:
         key = size, ops
         if key not in self._made:
             with self._stream.detour():
-                self._memory.clear()
+                self._memory.clear(size)
                 self._made[key] = capture(
                     self._begins, ops, self._memory, size, self._page_size, self._capturer
                 )
@@ -76,20 +75,13 @@ class PiecewisePasses(Passes):
     def __init__(self, inner: Passes, captures: Captures, metrics: EngineMetrics) -> None:
         self._inner = inner
         self._captures = captures
-        self._metrics = metrics
+        self._sizing = Sizing(captures.buckets, metrics)
         self._lanes: dict[int, Lane] = {}
-        self._warned = False
 
     def begin(self, batch: ForwardBatch, ops: ModelOps, lane: int = 0) -> Pass:
-        tokens = batch.input_ids.shape[0]
-        if batch.mode is not Mode.EXTEND or tokens == 0:
-            return self._inner.begin(batch, ops, lane)
-        size = self._captures.buckets.fit(tokens)
+        size = self._sizing.of(batch)
         if size is None:
-            self._eager(tokens)
             return self._inner.begin(batch, ops, lane)
-        self._metrics.graph_prefills += 1
-        self._metrics.prefill_padding += size - tokens
         return self._lane(lane, batch.input_ids.device).begin(batch, ops, size)
 
     @torch.inference_mode()
@@ -111,17 +103,6 @@ class PiecewisePasses(Passes):
         if number not in self._lanes:
             self._lanes[number] = Lane(self._inner, self._captures, device)
         return self._lanes[number]
-
-    def _eager(self, tokens: int) -> None:
-        self._metrics.eager_prefills += 1
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "a prefill pass of %d tokens has no captured size (pcg.buckets end at %d): it runs eagerly, "
-                "as do others like it; they are counted as eager_prefills",
-                tokens,
-                self._captures.buckets.sizes[-1],
-            )
 
 
 def one_padding_token(device: torch.device, page_size: int) -> ForwardBatch:

@@ -17,10 +17,10 @@ from engine.errors import InternalError
 from engine.graphs.capture import Captured, Capturer
 from engine.models.base import AttentionCall, Pass
 from engine.passes import Passes
-from engine.prefill_graphs.lane import LaneMemory
+from engine.prefill_graphs.lane import AUX, HIDDEN, LaneMemory
 
 End = tuple[Tensor, Tensor | None]
-HIDDEN, AUX, ATTENDED = "hidden", "aux", "attended"
+ATTENDED = "attended"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def capture(
     sizes workspaces. The lane has to be clear."""
     begin = partial(begins.begin, ops=ops)
     hidden, aux = _eager(begin(lane.padded(size, page_size)), lane)
-    kept = _like(lane, HIDDEN, hidden), None if aux is None else _like(lane, AUX, aux)
+    kept = lane.like(HIDDEN, hidden), None if aux is None else lane.like(AUX, aux)
     graphs: list[Captured] = []
     calls: list[AttentionCall] = []
     one = begin(lane.padded(size, page_size))
@@ -64,6 +64,8 @@ def capture(
         graph, reached = capturer.capture(partial(_segment, one, reached, lane, kept))
         graphs.append(graph)
         calls += [] if reached is None else [reached]
+    for graph in graphs:
+        graph.settle()
     return Segments(size, tuple(graphs), tuple(calls), _attended(lane, calls[0]), *kept)
 
 
@@ -101,7 +103,3 @@ def _advance(one: Pass, attended: Tensor | None) -> AttentionCall | End:
 
 def _attended(lane: LaneMemory, call: AttentionCall) -> Tensor:
     return lane.buffer(ATTENDED, (call.q.shape[1] * call.q.shape[2],), call.q)
-
-
-def _like(lane: LaneMemory, name: str, result: Tensor) -> Tensor:
-    return lane.buffer(name, tuple(result.shape[1:]), result)

@@ -14,10 +14,18 @@ from engine.rules.base import Rule, Verdict
 from engine.rules.graphs import GRAPH_RULES
 from engine.rules.machine import MACHINE_RULES
 from engine.rules.memory import MEMORY_RULES
+from engine.rules.modes import MODE_RULES
 from engine.rules.parts import PART_RULES
 from engine.rules.speculation import SPECULATION_RULES
 
-RULES: tuple[Rule, ...] = (*MACHINE_RULES, *PART_RULES, *SPECULATION_RULES, *GRAPH_RULES, *MEMORY_RULES)
+RULES: tuple[Rule, ...] = (
+    *MACHINE_RULES,
+    *PART_RULES,
+    *SPECULATION_RULES,
+    *GRAPH_RULES,
+    *MODE_RULES,
+    *MEMORY_RULES,
+)
 
 __all__ = ["RULES", "Facts", "Rule", "Verdict", "check", "compose_checked", "verdicts", "violations"]
 

@@ -1,4 +1,4 @@
-"""Cutting a batch: every field is split or declared shared, and the halves describe what the whole did (B2)."""
+"""Cutting a batch: every field is split or declared shared, and the halves say what the whole did (B2)."""
 
 from __future__ import annotations
 
