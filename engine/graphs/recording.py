@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
@@ -22,9 +23,19 @@ from engine.errors import InternalError
 T = TypeVar("T")
 Operation = Callable[[], None]
 
-_READS = ("aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::masked_select", "aten::equal")
+# Operations whose result, or its shape, the host has to know.
+_READS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", "nonzero", "nonzero_numpy",
+        "argwhere", "masked_select", "bincount", "histc", "_unique", "_unique2", "unique_dim",
+        "unique_consecutive", "unique_dim_consecutive",
+    )
+)  # fmt: skip
+_INDEXES = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 _FROM_HOST = ("aten::lift_fresh", "aten::lift_fresh_copy")
 _ALLOCATES = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty")
+_METHODS = ("tolist", "numpy", "cpu", "__array__", "__dlpack__", "pin_memory")  # that no operation shows
 
 
 @dataclass
@@ -42,8 +53,20 @@ class Recording:
 def record(work: Callable[[], T]) -> tuple[Recording, T]:
     """Run `work`, and what it did as a recording. InternalError where a CUDA graph would not have it."""
     recording = Recording()
-    with _interpreted_launches(recording), _Recorder(recording):
+    with _interpreted_launches(recording), _HostMethods(), _Recorder(recording):
         return recording, work()
+
+
+class _HostMethods(TorchFunctionMode):
+    """Refuses what would bring a tensor to the host without an operation that could be noted."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _METHODS:
+            raise InternalError(f"Tensor.{name} reads a device value on the host inside a graph")
+        return func(*args, **(kwargs or {}))
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -58,7 +81,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         named = dict(kwargs or {})
         name = func._schema.name
-        if name in _READS:
+        if name in _READS or _counts_on_host(func, name, args, named):
             raise InternalError(f"{name} reads a device value on the host inside a graph")
         if name in _FROM_HOST and args[0].dim():  # a scalar travels with the operation
             raise InternalError("a tensor is made of host data inside a graph")
@@ -69,6 +92,17 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif name not in _ALLOCATES and not _views(made, (args, named)):
             self._recording.operations.append(lambda: _again(func, args, named, made))
         return result
+
+
+def _counts_on_host(func: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    """Whether the shape of a result depends on values: a mask as an index, counts without their sum."""
+    if name in _INDEXES:
+        return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+    if name == "aten::where":
+        return len(args) == 1
+    if name == "aten::repeat_interleave" and func._overloadname != "self_int":
+        return named.get("output_size") is None
+    return False
 
 
 def _again(func: Any, args: Sequence[Any], named: Mapping[str, Any], made: Sequence[Tensor]) -> None:
