@@ -24,7 +24,7 @@ def is_hub_id(text: str) -> bool:
 
 def cached_snapshot(repo: str) -> Path | None:
     """The folder of the newest snapshot in the local cache, whole or not; None when there is none."""
-    home = _hub_cache() / f"models--{repo.replace('/', '--')}"
+    home = hub_cache() / f"models--{repo.replace('/', '--')}"
     try:
         revision = (home / "refs" / "main").read_text().strip()
     except OSError:
@@ -53,7 +53,8 @@ def fetch_snapshot(repo: str, progress: Progress = silent) -> Path:
         ) from error
 
 
-def _hub_cache() -> Path:
+def hub_cache() -> Path:
+    """The folder in which the hub's client keeps what it has fetched."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     home = os.environ.get("HF_HOME") or Path(base) / "huggingface"
     return Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()

@@ -16,7 +16,7 @@ from engine.metrics import difference
 from engine.params import SamplingParams
 from engine.runs import OUTPUTS, WORKLOAD
 from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, Outcome, Task, TaskContext, TextEngine
-from engine.tasks.bench_report import Measured, bench_table, medians, warnings_of
+from engine.tasks.bench_report import Goal, Measured, bench_table, medians, warnings_of
 from engine.tasks.bench_spec import compared, spec_result, spec_warnings
 from engine.tasks.dialogues import Dialogues
 from engine.tasks.drive import Job, Watch, run_jobs
@@ -50,7 +50,8 @@ class Bench(Task):
         """warmup: runs that are not counted. concurrency: requests in flight, null: all of them. raw: without
         the chat template. ignore_eos: every answer has max_tokens tokens; off, since text past its end
         flatters drafters. reference: with drafts, plain decoding is measured too. keep_cache: runs find the
-        prefixes that the runs before left; off, since repeats would otherwise measure no prefill."""
+        prefixes that the runs before left; off, since repeats would otherwise measure no prefill.
+        ttft_limit_ms, tpot_limit_ms: what a request may take to count for the goodput."""
 
         format: str = choice("text", ("text", "json"))
         warmup: int = number(1, ge=0)
@@ -59,6 +60,8 @@ class Bench(Task):
         ignore_eos: bool = False
         reference: bool = True
         keep_cache: bool = False
+        ttft_limit_ms: float | None = number(None, gt=0)
+        tpot_limit_ms: float | None = number(None, gt=0)
         raw: bool = False
 
     def __init__(self, config: Config) -> None:
@@ -140,7 +143,7 @@ class Bench(Task):
         self, context: TaskContext, bench: Benched, against: Benched | None, workload: Workload, stopped: bool
     ) -> dict[str, Any]:
         engine, runs = bench.engine, bench.runs
-        figures = medians(runs)
+        figures = medians(runs, Goal(self._config.ttft_limit_ms, self._config.tpot_limit_ms))
         drafted = sum(run.counts["drafted_tokens"] for run in runs)
         warnings = warnings_of(context.config, workload, runs, self._config.ignore_eos)
         return {

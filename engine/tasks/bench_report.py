@@ -6,7 +6,7 @@ import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.metrics import rates
 from engine.spec_metrics import NOTHING, SpecCounts
@@ -15,10 +15,34 @@ from engine.tasks.drive import Answer
 from engine.tasks.report import median, percentiles, token_gaps
 from engine.workloads.base import Workload
 
+if TYPE_CHECKING:
+    from engine.request import Completion
+
 UNFAIR = "not representative"
 MARKS = (UNFAIR, "simulated", "raw prompts")  # beginnings of warnings that stand beside the figures
 NOISE_SHARE = 0.1  # spread of the repeats, around their median, that a reader is warned of
 EAGER_SHARE = 0.05  # decode steps outside a graph that a graph user is warned of
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a request may take so that it counts as served well; None: no limit. The limits make a goodput."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+
+    @property
+    def set(self) -> bool:
+        return self.ttft_ms is not None or self.tpot_ms is not None
+
+    def met(self, answer: Answer) -> bool:
+        """Whether every sample of the request kept to the limits. A request that was cut did not."""
+        return not answer.cut and all(
+            _within(1e3 * first_token(answer, sample), self.ttft_ms)
+            and _within(1e3 * (per_token(sample) or 0.0), self.tpot_ms)
+            for sample in answer.samples
+            if sample.token_times
+        )
 
 
 @dataclass(frozen=True)
@@ -31,15 +55,18 @@ class Measured:
     spec: SpecCounts = NOTHING
 
 
-def figures(run: Measured) -> dict[str, Any]:
-    """Throughput and latency of one run. ms throughout; itl_ms counts every token after a request's first.
+def figures(run: Measured, goal: Goal = Goal()) -> dict[str, Any]:
+    """Throughput and latency of one run. ms throughout.
 
+    ttft_ms: to the first token. tpot_ms: a request's mean time for each token after it. e2e_ms: to the last
+    one. All three count from the request's arrival, where arrivals have times (late_ms: what of it passed
+    before the engine got the request). itl_ms counts every token after a request's first.
     decode_step_ms: the median time between two steps that gave tokens to one request.
     """
     output = sum(answer.tokens for answer in run.answers)
     prompt = sum(len(answer.job.ids) for answer in run.answers)
-    times = [s.token_times for answer in run.answers for s in answer.samples if s.token_times]
-    first = [1e3 * own[0] for own in times]
+    samples = [(answer, s) for answer in run.answers for s in answer.samples if s.token_times]
+    times = [s.token_times for _, s in samples]
     gaps = [1e3 * gap for own in times for gap in token_gaps(own)]
     return {
         "seconds": run.seconds,
@@ -48,7 +75,11 @@ def figures(run: Measured) -> dict[str, Any]:
         "output_tokens_per_s": output / run.seconds,
         "total_tokens_per_s": (output + prompt) / run.seconds,
         "requests_per_s": len(run.answers) / run.seconds,
-        "ttft_ms": percentiles(first),
+        "ttft_ms": percentiles([1e3 * first_token(a, s) for a, s in samples]),
+        "tpot_ms": percentiles([1e3 * mean for _, s in samples if (mean := per_token(s)) is not None]),
+        "e2e_ms": percentiles([1e3 * (a.late + s.token_times[-1]) for a, s in samples]),
+        "late_ms": percentiles([1e3 * answer.late for answer in run.answers]),
+        "goodput_per_s": sum(map(goal.met, run.answers)) / run.seconds if goal.set else None,
         "itl_ms": percentiles(gaps),
         "decode_step_ms": median([1e3 * gap for own in times for gap in _step_gaps(own)]),
         **rates(run.counts),
@@ -56,9 +87,24 @@ def figures(run: Measured) -> dict[str, Any]:
     }
 
 
-def medians(runs: Sequence[Measured]) -> dict[str, Any]:
+def first_token(answer: Answer, sample: Completion) -> float:
+    """Seconds from the request's arrival to the sample's first token."""
+    return answer.late + sample.token_times[0]
+
+
+def per_token(sample: Completion) -> float | None:
+    """Seconds a token, of those after the first; None where there are none."""
+    times = sample.token_times
+    return (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None
+
+
+def _within(value: float, limit: float | None) -> bool:
+    return limit is None or value <= limit
+
+
+def medians(runs: Sequence[Measured], goal: Goal = Goal()) -> dict[str, Any]:
     """Key by key over the runs; each run's own figures stay under `runs`."""
-    each = [figures(run) for run in runs]
+    each = [figures(run, goal) for run in runs]
     return {**(_median_of(each) if each else {}), "runs": each}
 
 
@@ -103,7 +149,10 @@ def bench_table(result: Mapping[str, Any]) -> str:
         f"  total tokens/s     {result['total_tokens_per_s']:10.1f}",
         f"  requests/s         {result['requests_per_s']:10.2f}",
         f"  time to first token, ms      {_spread(result['ttft_ms'])}",
+        f"  time per output token, ms    {_spread(result['tpot_ms'])}",
         f"  inter-token latency, ms      {_spread(result['itl_ms'])}",
+        f"  end to end, ms               {_spread(result['e2e_ms'])}",
+        *_goodput(result),
         f"  decode step, ms    {_number(result['decode_step_ms']):>10}",
         f"  requests a step    {_number(result['decode_batch']):>10}",
         f"  tokens a step and request {_number(result['accept_length'])}",
@@ -113,6 +162,12 @@ def bench_table(result: Mapping[str, Any]) -> str:
         f"  peak memory        {result['peak_memory_bytes'] / 2**20:10.0f} MiB",
     ]
     return "\n".join(lines + [f"  ! {line}" for line in result["warnings"]])
+
+
+def _goodput(result: Mapping[str, Any]) -> list[str]:
+    """The line of it, where limits were set."""
+    value = result["goodput_per_s"]
+    return [] if value is None else [f"  requests/s in time {value:10.2f}"]
 
 
 def _step_gaps(times: Sequence[float]) -> list[float]:

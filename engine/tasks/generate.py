@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.build import choice, number
@@ -50,7 +50,8 @@ class Generate(Task):
             context.folder().write_lines(WORKLOAD, (item.as_row() for item in items))
             jobs = make_jobs(engine, items, params, self._config.raw)
             live = context.config.get("prompt") is not None and params.n == 1
-            return self._answer(context, engine, items, jobs, live)
+            found = self._answer(context, engine, items, jobs, live)
+            return replace(found, result={**found.result, "representative": workload.representative})
         finally:
             engine.close()
 

@@ -34,6 +34,7 @@ def load_workload(context: TaskContext) -> Workload:
     workload, arrivals = (_part(context.config, group) for group in ("workload", "arrivals"))
     assert isinstance(workload, Workload)
     assert isinstance(arrivals, Arrivals)
+    workload.fetch()
     return TimedWorkload(workload, arrivals)
 
 

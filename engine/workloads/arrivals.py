@@ -89,6 +89,9 @@ class TimedWorkload(Workload):
         self._arrivals = arrivals
         self.representative = inner.representative
 
+    def fetch(self) -> None:
+        self._inner.fetch()
+
     def items(self, vocab_size: int) -> list[WorkItem]:
         found = self._inner.items(vocab_size)
         times = self._arrivals.times(found)

@@ -70,6 +70,10 @@ class Workload(ABC):
     @abstractmethod
     def __init__(self, config: Any) -> None: ...
 
+    def fetch(self) -> None:
+        """Bring what is not on this machine; called once, before a model is read."""
+        return None
+
     @abstractmethod
     def items(self, vocab_size: int) -> list[WorkItem]:
         """At least one item. vocab_size: of the model, for workloads made of token ids."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from engine.build import number
 from engine.errors import UserError
 from engine.workloads.base import WorkItem, Workload
+from engine.workloads.data import picked
 from engine.workloads.rows import read_rows, read_text
 
 
@@ -16,17 +17,18 @@ class FileWorkload(Workload):
 
     @dataclass(frozen=True)
     class Config(Workload.Config):
-        """path: the file. limit: use the first so many items only."""
+        """path: the file. limit: use the first so many items only. seed: shuffle before that."""
 
         path: str | None = None
         limit: int | None = number(None, ge=1)
+        seed: int | None = number(None, ge=0)
 
     def __init__(self, config: Config) -> None:
         if not config.path:
             raise UserError("workload=file needs a file of prompts: set workload.path=FILE")
         path = Path(config.path).expanduser()
-        read = read_rows if path.suffix in (".jsonl", ".json") else read_text
-        self._items = read(path)[: config.limit]
+        read = read_rows if path.suffix in (".jsonl", ".json", ".parquet") else read_text
+        self._items = picked(read(path), config.limit, config.seed)
 
     def items(self, vocab_size: int) -> list[WorkItem]:
         return self._items

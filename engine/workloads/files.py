@@ -52,10 +52,9 @@ def file_text(path: Path, setting: str = "workload.path") -> str:
 def parsed(
     path: Path, parse: Callable[[Any, str], T | None], setting: str = "workload.path", what: str = "prompts"
 ) -> list[T]:
-    """Every entry through `parse(value, where)`, which leaves one out by None. UserError where none is left."""
-    found = [
-        item for entry in entries(path, setting) if (item := parse(entry.value, entry.where)) is not None
-    ]
+    """Every entry through `parse(value, where)`, which leaves one out by None. UserError if none is left."""
+    every = (parse(entry.value, entry.where) for entry in entries(path, setting))
+    found = [item for item in every if item is not None]
     if not found:
         raise UserError(f"{setting}={path} holds no {what}")
     return found
