@@ -1,0 +1,116 @@
+"""What a card can do at most: read bandwidth, bf16 matrix rate, the cost of a graph's node and of a launch.
+
+Measured in the run that uses them, since cards of one name differ. Knows no engine.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+BYTES = 4 << 30  # read by the bandwidth figure: far beyond any cache
+SIDE = 8192  # of the matrix product
+NODES = 1000
+ROUNDS = 7
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """bandwidth: bytes a second read; flops: a second, bf16 products; node: seconds of a graph's node that
+    depends on the one before; launch and wait: seconds that a graph's launch takes on the host, alone and
+    with the wait for its end."""
+
+    bandwidth: float
+    flops: float
+    node: float
+    launch: float
+    wait: float
+
+
+@triton.jit
+def _read(source, out, count, BLOCK: tl.constexpr, STEPS: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803
+    at = tl.program_id(0).to(tl.int64) * BLOCK * STEPS + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.int32)
+    for step in range(STEPS):
+        total ^= tl.load(source + at + step * BLOCK, mask=at + step * BLOCK < count, other=0)
+    tl.store(out + tl.program_id(0), tl.sum(total))  # something has to depend on what was read
+
+
+def measure(device: torch.device) -> Ceilings:
+    """All of it, some two seconds."""
+    launch, wait, node = _graph_costs(device)
+    return Ceilings(_bandwidth(device), _flops(device), node, launch, wait)
+
+
+def seconds_of(work: Callable[[], object], rounds: int = ROUNDS) -> float:
+    """Median device seconds of `work`, by events on the current stream; the first run warms up."""
+    work()
+    times = []
+    for _ in range(rounds):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(times)
+
+
+def _bandwidth(device: torch.device) -> float:
+    data = torch.randint(-(1 << 31), (1 << 31) - 1, (BYTES // 4,), dtype=torch.int32, device=device)
+    best = 0.0
+    for block, steps, warps in ((4096, 8, 8), (8192, 4, 8), (8192, 16, 16)):
+        programs = triton.cdiv(data.numel(), block * steps)
+        out = torch.empty(programs, dtype=torch.int32, device=device)
+
+        def run(
+            grid: int = programs, to: torch.Tensor = out, sizes: tuple[int, int, int] = (block, steps, warps)
+        ) -> None:
+            _read[(grid,)](data, to, data.numel(), BLOCK=sizes[0], STEPS=sizes[1], num_warps=sizes[2])
+
+        best = max(best, data.nbytes / seconds_of(run))
+    return best
+
+
+def _flops(device: torch.device) -> float:
+    a, b = (torch.randn(SIDE, SIDE, device=device, dtype=torch.bfloat16) for _ in range(2))
+    return 2.0 * SIDE**3 / seconds_of(lambda: torch.mm(a, b))
+
+
+def _graph_costs(device: torch.device) -> tuple[float, float, float]:
+    """(launch, launch and wait, a node), seconds."""
+    x = torch.zeros(1024, device=device)
+    stream = torch.cuda.Stream(device)
+    with torch.cuda.stream(stream):
+        x.add_(1)
+        short, long = (_chain(x, count) for count in (1, NODES))
+        node = (seconds_of(long.replay) - seconds_of(short.replay)) / (NODES - 1)
+        return *_host_costs(short), node
+
+
+def _chain(x: torch.Tensor, count: int) -> torch.cuda.CUDAGraph:
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    graph.capture_begin()
+    for _ in range(count):
+        x.add_(1)
+    graph.capture_end()
+    return graph
+
+
+def _host_costs(graph: torch.cuda.CUDAGraph) -> tuple[float, float]:
+    launches, waits = [], []
+    for _ in range(200):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        graph.replay()
+        launches.append(time.perf_counter() - start)
+        torch.cuda.current_stream().synchronize()
+        waits.append(time.perf_counter() - start)
+    return statistics.median(launches), statistics.median(waits)

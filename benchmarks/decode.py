@@ -1,0 +1,134 @@
+"""`python -m benchmarks.decode [OVERRIDES]`: a decode step by batch size, against the floor of its bytes.
+
+Ceilings are measured in the same run. Further choices of one group are compared with --against
+(`--against overlap=none`): both engines take turns at every batch size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from benchmarks import ceilings, floors, tables
+from benchmarks.stepping import Decoded, decode
+from engine import LLM
+
+BATCHES = [1, 8, 32, 64, 128, 256]
+
+
+def rows(llm: LLM, batches: Sequence[int], context: int, found: ceilings.Ceilings | None) -> list[tables.Row]:
+    """One a batch size."""
+    made = []
+    for batch in batches:
+        tables.say(f"decode, batch {batch}")
+        made.append(row(llm, batch, context, decode(llm, batch, context), found))
+    return made
+
+
+def row(llm: LLM, batch: int, context: int, took: Decoded, found: ceilings.Ceilings | None) -> tables.Row:
+    """Figures of one batch size; shares of the floors where the ceilings are known."""
+    made: tables.Row = {
+        "batch": batch,
+        "ms a step": 1e3 * took.seconds,
+        "tokens/s": took.rate,
+        "tokens a step and request": took.tokens / batch,
+        "host waits a step": took.waits,
+        "back-pressure a step": took.pressed,
+        "forward occupancy": took.occupancy,
+        "outside a graph": took.eager,
+        "slowest/fastest window": took.spread,
+    }
+    if found is not None:
+        width = llm.spec.width
+        least = floors.two_term_floor(llm.shape, _dtype(llm), found, batch * width, batch * context)
+        bytes_only = floors.byte_floor(llm.shape, _dtype(llm), found, batch, context)
+        made |= {"share of the byte floor": bytes_only / took.seconds, "of both terms": least / took.seconds}
+    return made
+
+
+def _dtype(llm: LLM) -> str:
+    return "bfloat16" if llm.dtype == "int4" else llm.dtype
+
+
+def ceiling_section(device: str) -> tuple[ceilings.Ceilings | None, tables.Section]:
+    """What the card can do; nothing is known of a CPU."""
+    import torch
+
+    if not device.startswith("cuda"):
+        return None, tables.Section("Ceilings", note="Not measured: they are those of a GPU.")
+    found = ceilings.measure(torch.device(device))
+    return found, tables.Section(
+        "Ceilings",
+        [
+            {
+                "read, TB/s": found.bandwidth / 1e12,
+                "bf16 product, TFLOP/s": found.flops / 1e12,
+                "graph node, us": 1e6 * found.node,
+                "graph launch, us of the host": 1e6 * found.launch,
+                "launch and wait, us": 1e6 * found.wait,
+            }
+        ],
+    )
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    made = tables.parser(__doc__)
+    made.add_argument("--batches", type=tables.numbers, default=BATCHES)
+    made.add_argument("--context", type=int, default=256, help="tokens of a request, on average")
+    made.add_argument("--against", action="append", default=[], help="an override of a second engine")
+    return made.parse_args(arguments)
+
+
+def compare(
+    one: Sequence[str], other: Sequence[str], batches: Sequence[int], context: int
+) -> list[tables.Row]:
+    """Two engines side by side: milliseconds of each, and how much faster the first is."""
+    made = []
+    with LLM(*one) as first, LLM(*other) as second:
+        for batch in batches:
+            tables.say(f"both, batch {batch}")
+            took = [decode(llm, batch, context) for llm in (first, second, first, second)]
+            mine, theirs = (min(pair, key=lambda d: d.seconds) for pair in (took[::2], took[1::2]))
+            made.append(
+                {
+                    "batch": batch,
+                    "ms a step": 1e3 * mine.seconds,
+                    "against, ms": 1e3 * theirs.seconds,
+                    "times as fast": mine.rate / theirs.rate,
+                    "host waits a step": mine.waits,
+                    "forward occupancy": mine.occupancy,
+                }
+            )
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Markdown on stdout, JSON where asked for."""
+    given = parse(arguments)
+    overrides = [*given.overrides, "cache=none", f"scheduler.max_running={max(given.batches)}"]
+    name = " ".join(given.overrides)
+    if given.against:
+        other = [*overrides, *given.against]
+        sections = [
+            tables.Section(
+                f"Decode, {name}, against {' '.join(given.against)}",
+                compare(overrides, other, given.batches, given.context),
+            )
+        ]
+        with LLM(*overrides) as llm:
+            device = llm.device
+    else:
+        with LLM(*overrides) as llm:
+            device = llm.device
+            found, first = ceiling_section(device)
+            sections = [
+                first,
+                tables.Section(f"Decode, {name}", rows(llm, given.batches, given.context, found)),
+            ]
+    tables.publish(tables.heading(device), sections, given.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""What every GPU benchmark shares: the command line, the heading with hardware and versions, tables, JSON.
+
+Knows nothing of what is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine.provenance import PACKAGE_ROOT, device_facts, git_state, machine, versions
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Section:
+    """One table. rows: column -> value; the columns are those of the first row. note: a sentence below."""
+
+    title: str
+    rows: list[Row] = field(default_factory=list)
+    note: str = ""
+
+    def markdown(self) -> str:
+        lines = [f"### {self.title}", ""]
+        if self.rows:
+            names = list(dict.fromkeys(name for row in self.rows for name in row))
+            lines += [_line(names), _line(["---"] * len(names))]
+            lines += [_line([shown(row.get(name)) for name in names]) for row in self.rows]
+        return "\n".join([*lines, "", self.note] if self.note else lines)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def shown(value: Any) -> str:
+    """Three significant digits; nothing measured: a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return str(value)
+
+
+def numbers(text: str) -> list[int]:
+    """1,8,32 as an argument."""
+    found = [int(part) for part in text.split(",")]
+    if not found or min(found) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: numbers from 1 up, separated by commas")
+    return found
+
+
+def parser(about: str | None) -> argparse.ArgumentParser:
+    """The arguments that all have. `overrides` are those of the engine's command line."""
+    made = argparse.ArgumentParser(description=about)
+    made.add_argument("--json", type=Path, help="write the report there too")
+    made.add_argument("overrides", nargs="*", help="model=dummy model.like=llama-3.1-8b device=cuda ...")
+    return made
+
+
+def heading(device: str) -> Row:
+    """Where and with what a figure was measured."""
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "device": device_facts(device),
+        "machine": machine(),
+        "versions": versions(),
+        "git": git_state(PACKAGE_ROOT),
+        "command": " ".join(["python -m", Path(sys.argv[0]).stem, *sys.argv[1:]]),
+    }
+
+
+def publish(head: Row, sections: Sequence[Section], path: Path | None) -> None:
+    """Markdown on stdout; the same numbers unrounded as JSON where asked for."""
+    versions_line = ", ".join(f"{name} {head['versions'].get(name)}" for name in ("torch", "triton"))
+    print(f"{head['device'].get('device_name')}, {versions_line}, {head['date']}\n\n`{head['command']}`\n")
+    print("\n\n".join(section.markdown() for section in sections), flush=True)
+    if path is not None:
+        report = {**head, "sections": [vars(section) for section in sections]}
+        path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,128 @@
+"""The GPU benchmarks on the CPU: each command runs on the tiny model, and its figures are what they claim."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import decode, floors, gpu, prefill, references, spec_steps, tables, throughput
+from benchmarks.ceilings import Ceilings
+from benchmarks.stepping import prompts_of
+from engine import LLM, SamplingParams
+from engine.models.dummy import SHAPES
+from engine.models.llama import LlamaModel
+
+TINY = ["model=tiny", "model.dtype=float32", "threads=1", "device=cpu"]
+
+
+def sections(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(path.read_text())["sections"]
+    return found
+
+
+def test_decode_counts_its_steps(tmp_path: Path) -> None:
+    place = tmp_path / "report.json"
+    assert decode.main([*TINY, "--batches", "1,3", "--context", "80", "--json", str(place)]) == 0
+    rows = sections(place)[-1]["rows"]
+    assert [row["batch"] for row in rows] == [1, 3]
+    for row in rows:
+        assert row["tokens/s"] == pytest.approx(1e3 * row["batch"] / row["ms a step"])
+        assert row["tokens a step and request"] == 1.0
+
+
+def test_two_engines_take_turns(tmp_path: Path) -> None:
+    place = tmp_path / "report.json"
+    arguments = [*TINY, "--batches", "2", "--context", "80", "--against", "overlap=none"]
+    assert decode.main([*arguments, "--json", str(place)]) == 0
+    (row,) = sections(place)[-1]["rows"]
+    assert row["times as fast"] == pytest.approx(row["against, ms"] / row["ms a step"])
+
+
+def test_prefill_compares_modes(tmp_path: Path) -> None:
+    place = tmp_path / "report.json"
+    arguments = [*TINY, "--lengths", "16,40", "--modes", "none", "--repeats", "2"]
+    assert prefill.main([*arguments, "--json", str(place)]) == 0
+    rows = sections(place)[-1]["rows"]
+    assert [row["tokens"] for row in rows] == [16, 40]
+    assert all(row["pcg=none, ms"] > 0 for row in rows)
+
+
+def test_steps_with_drafts_force_acceptance(tmp_path: Path) -> None:
+    place = tmp_path / "report.json"
+    arguments = [*TINY, "--batches", "2", "--context", "200", "--kinds", "EAGLE3, 2 drafts"]
+    assert spec_steps.main([*arguments, "--json", str(place)]) == 0
+    plain, drafted = sections(place)[-1]["rows"]
+    assert plain["drafts"] == "none"
+    assert drafted["tokens a step"] == pytest.approx(spec_steps.FORCED, abs=0.15)
+
+
+def test_throughput_counts_all_tokens(tmp_path: Path) -> None:
+    place = tmp_path / "report.json"
+    sizes = ["--requests", "6", "--longest-prompt", "48", "--longest-answer", "40", "--repeats", "1"]
+    assert throughput.main([*TINY, *sizes, "--json", str(place)]) == 0
+    (row,) = sections(place)[-1]["rows"]
+    prompts, params = throughput.mix(512, 6, 48, 40)
+    asked = sum(map(len, prompts)) + sum(p.max_tokens or 0 for p in params)
+    assert row["total tokens/s"] * row["seconds"] == pytest.approx(asked)
+
+
+def test_transformers_with_our_weights_says_the_same() -> None:
+    """The reference shares the weights: its greedy tokens are ours."""
+    with LLM(*TINY, "attention=torch") as llm:
+        prompt = prompts_of(llm.shape.vocab_size, 1, 12)
+        ours = llm.generate(prompt, SamplingParams(max_tokens=8, ignore_eos=True))[0].completions[0].token_ids
+        assert isinstance(llm.model, LlamaModel)
+        made = references.as_transformers(llm.model)
+        assert (
+            made.model.layers[0].mlp.down_proj.weight.data_ptr()
+            == llm.model.weights.layers[0].down.weight.data_ptr()
+        )  # type: ignore[attr-defined]
+        ids = torch.tensor(prompt)
+        out = made.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=8,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+    assert out[0, 12:].tolist() == list(ours)
+
+
+def test_floors_are_the_sum_of_what_must_be_read() -> None:
+    """Llama-3.1-8B: 7.5 billion weights are multiplied, 128 KiB of keys and values a token."""
+    shape = SHAPES["llama-3.1-8b"]
+    card = Ceilings(bandwidth=4.6e12, flops=711e12, node=1e-6, launch=8e-6, wait=14e-6)
+    assert floors.matrix_weights(shape) == 7_504_658_432
+    assert floors.kv_bytes(shape, "bfloat16", 1) == 131072
+    assert floors.byte_floor(shape, "bfloat16", card, 1, 256) == pytest.approx(3.270e-3, rel=1e-3)
+    large = floors.two_term_floor(shape, "bfloat16", card, 256, 256 * 256)
+    assert large == pytest.approx(2 * 7.504658432e9 * 256 / 711e12 + 131072 * 65536 / 4.6e12)
+
+
+def test_a_table_shows_dashes_and_three_digits() -> None:
+    text = tables.Section("T", [{"a": 1.23456, "b": None}, {"a": 12345.6, "b": 2}], "N").markdown()
+    assert text.splitlines()[2:6] == ["| a | b |", "| --- | --- |", "| 1.23 | - |", "| 12,346 | 2 |"]
+
+
+def test_a_benchmark_that_fails_leaves_its_reason_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = ("--batches", "1", "--context", "80")
+    commands = [
+        gpu.Run("8b-broken", "decode", ("model=nonesuch",)),
+        gpu.Run("8b-decode", "decode", (*TINY, *tiny)),
+    ]
+    monkeypatch.setattr(gpu, "runs", lambda models: commands)
+    assert gpu.main([str(tmp_path / "out")]) == 1
+    page = capsys.readouterr().out
+    assert "### 8b-broken" in page
+    assert "nonesuch" in page
+    assert "| 1 |" in page
+    reports = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert reports["8b-broken"] is None
+    assert reports["8b-decode"]["sections"][-1]["rows"][0]["batch"] == 1
