@@ -6,7 +6,7 @@ Importable without torch, so that rules and `task=explain` can read the facts. K
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -50,6 +50,7 @@ class BackendFacts:
     dtypes: Mapping[str, tuple[str, ...]]
     max_verify_width: int
     step_kernels: str = "torch"
+    plans_outside: bool = False
 
 
 class ModelOps(ABC):
@@ -96,6 +97,7 @@ class AttentionBackend(ABC):
     host_lens: ClassVar[HostLens] = HostLens.EXACT  # what it reads of the lengths on the host
     tree_mask: ClassVar[bool] = False  # whether it honours ForwardBatch.tree_mask and window_slots
     device_metadata: ClassVar[bool] = False  # whether its metadata may be built inside a CUDA graph
+    plans_outside: ClassVar[bool] = False  # whether `plan_graph` can prepare a captured pass from outside
     page_sizes: ClassVar[tuple[int, ...] | None] = (1,)  # None: any
     dtypes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "cpu": ("float32",)
@@ -118,6 +120,18 @@ class AttentionBackend(ABC):
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
         """Prepare once a pass, before the first layer. Must accept an IDLE batch (zero requests)."""
 
+    def plan_graph(self, batch: ForwardBatch) -> Hashable:
+        """Prepare a VERIFY pass that runs inside a graph, from outside: called before every replay, and
+        before the capture, with that run's tensors, bounds and, where somebody declares EXACT, lengths.
+
+        Passes of one shape with equal answers launch the same kernels on the same addresses, whatever those
+        hold; another answer gets a graph of its own, so there should be few. Inside of the graph
+        `init_forward_metadata` follows with `batch.planned` set, whose bounds are those of the largest batch
+        and which has no host lengths: there it uses what was planned, and does device work only. Backends
+        with device_metadata have nothing to plan; others are asked only if they declare plans_outside.
+        """
+        return None
+
     @abstractmethod
     def forward(self, q: Tensor, k: Tensor, v: Tensor, kv: LayerKV, batch: ForwardBatch) -> Tensor:
         """q [T, Hq, D], k and v [T, Hkv, D] -> [T, Hq * D] in q.dtype.
@@ -139,6 +153,7 @@ class AttentionBackend(ABC):
             cls.dtypes,
             cls.max_verify_width,
             cls.step_kernels,
+            cls.plans_outside,
         )
 
     def children(self) -> tuple[AttentionBackend, ...]:
@@ -157,6 +172,7 @@ def facts_of(backend: AttentionBackend) -> BackendFacts:
         backend.dtypes,
         backend.max_verify_width,
         backend.step_kernels,
+        backend.plans_outside,
     )
 
 

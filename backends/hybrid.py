@@ -5,7 +5,7 @@ A composite: computes its facts from its children's and passes every call on. Kn
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,9 @@ class Hybrid(AttentionBackend):
         self._use(self._prefill if batch.mode is Mode.EXTEND else self._decode)
         self._active.init_forward_metadata(batch)
 
+    def plan_graph(self, batch: ForwardBatch) -> Hashable:
+        return self._decode.plan_graph(batch)
+
     def forward(self, q: Tensor, k: Tensor, v: Tensor, kv: LayerKV, batch: ForwardBatch) -> Tensor:
         return self._active.forward(q, k, v, kv, batch)
 
@@ -60,6 +63,7 @@ class Hybrid(AttentionBackend):
             dtypes=common_dtypes(prefill.dtypes, decode.dtypes),
             max_verify_width=decode.max_verify_width,
             step_kernels=decode.step_kernels,
+            plans_outside=decode.plans_outside,
         )
 
     def _use(self, child: AttentionBackend) -> None:

@@ -10,10 +10,12 @@ L gathered positions, D head size.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from backends.base import AttentionBackend, AttentionContext
+from backends.fixed_places import FixedPlaces
 from backends.torch_ops import TorchOps
 from engine.batch import ForwardBatch, HostLens, LayerKV, Mode
 from engine.lazy import lazy_import
@@ -56,6 +58,7 @@ class TorchSDPA(AttentionBackend):
     host_lens = HostLens.BOUND  # the gathers are sized by the bounds
     tree_mask = True  # the mask is an operand, and a window of keys more of the gather index
     device_metadata = False  # its shapes follow the bounds: they change from step to step
+    plans_outside = True  # index and mask have a place for each power of two of the length
     page_sizes = None  # slots are computed, any size will do
     dtypes = {  # noqa: RUF012
         "cpu": ("float32", "bfloat16", "float16"),
@@ -78,14 +81,24 @@ class TorchSDPA(AttentionBackend):
         self._prompts: tuple[_Prompt, ...] = ()
         self._heads = torch.arange(context.num_kv_heads, device=context.device)
         self._in_page = torch.arange(context.page_size, device=context.device)
+        self._places = FixedPlaces()
 
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
         self._torch_ops.new_pass()
+        if batch.planned:
+            return
         self._verify, self._prompts = None, ()
         if batch.mode is Mode.VERIFY and batch.size:
-            self._verify = self._plan_verify(batch)
+            steps = -(-_reach(batch) // LENGTH_STEP)
+            self._verify = self._plan_verify(batch, steps * LENGTH_STEP)
         elif batch.mode is Mode.EXTEND:
             self._prompts = self._plan_extend(batch)
+
+    def plan_graph(self, batch: ForwardBatch) -> Hashable:
+        length = max(LENGTH_STEP, 1 << (_reach(batch) - 1).bit_length())
+        plan, put = self._plan_verify(batch, length), self._places.put
+        self._verify, self._prompts = _Verify(put("index", plan.index), put("mask", plan.mask)), ()
+        return length
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, kv: LayerKV, batch: ForwardBatch) -> Tensor:
         if self._verify is not None:
@@ -96,11 +109,12 @@ class TorchSDPA(AttentionBackend):
 
     # -- what to gather and what to hide, once a pass
 
-    def _plan_verify(self, batch: ForwardBatch) -> _Verify:
+    def _plan_verify(self, batch: ForwardBatch, length: int) -> _Verify:
+        """length: positions to gather, the window's included."""
         size, width = batch.size, batch.width
         window = batch.slots.view(size, width) if batch.window_slots is None else batch.window_slots
         keys = window.shape[1]
-        prefix = -(-(batch.seq_lens.max_bound + keys) // LENGTH_STEP) * LENGTH_STEP - keys
+        prefix = length - keys
         table = batch.page_table.index_select(0, batch.rows)
         slots, visible = self._prefix(table, batch.seq_lens.device, prefix)
         mask = slots.new_zeros((size, width, prefix + keys), dtype=self._context.dtype)
@@ -200,6 +214,12 @@ class TorchSDPA(AttentionBackend):
             enable_gqa=True,
         )
         return out[0].transpose(0, 1).flatten(1)
+
+
+def _reach(batch: ForwardBatch) -> int:
+    """Positions that some token of a VERIFY pass may see."""
+    window = batch.window_slots
+    return batch.seq_lens.max_bound + (batch.width if window is None else window.shape[1])
 
 
 def _join(parts: list[Tensor]) -> Tensor:

@@ -99,6 +99,7 @@ class ForwardBatch:
     logit_rows: Tensor | None = None  # int64 [N] rows of T that the head runs on; None: all T
     page_size: int = 1  # of the pool
     window_slots: Tensor | None = None  # int64 [B, K], see above; None: the window is the pass's own tokens
+    planned: bool = False  # attention prepared this pass outside of the graph that it runs in
 
     @property
     def size(self) -> int:

@@ -111,4 +111,5 @@ BATCH: Mapping[str, Rule] = {
     "logit_rows": _joined,
     "page_size": _shared,
     "window_slots": _by_request,
+    "planned": _shared,
 }
