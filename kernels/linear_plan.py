@@ -1,0 +1,66 @@
+"""How a product of few tokens is computed: which kernel, and its compile-time sizes. Plain data.
+
+Free of torch and Triton, so that tables of measured plans can be read anywhere. Knows no GPU.
+Legend: T tokens, N outputs, K inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ROWS, TILE = "rows", "tile"
+ROWS_TOKENS = 4  # most tokens of the rows kernel: each has accumulators of its own
+TILE_TOKENS = 64  # most tokens of the tile kernel: they share one tile
+BUCKETS = (1, 2, 3, 4, 8, 16, 32, 64)  # numbers of tokens that are measured, and compiled for
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way to compute x[T, K] @ W[N, K]^T.
+
+    kernel: "rows" multiplies and adds whole rows of W, T <= 4; "tile" uses matrix units, T <= 64.
+    block_n, block_k: rows and columns of W at a time, powers of two. stages: tiles in flight ("tile").
+    split: parts of K that are summed by a second kernel, in order. swap: the tile's rows are W's, not x's.
+    norm, gate: the norm before, and SwiGLU's element-wise half after, are computed in the same kernel.
+    pdl: its programs start before the kernel in front has ended, and wait for it once W is on its way.
+    """
+
+    kernel: str
+    block_n: int
+    block_k: int
+    warps: int = 4
+    stages: int = 3
+    split: int = 1
+    swap: bool = False
+    norm: bool = False
+    gate: bool = False
+    pdl: bool = False
+
+    def problem(self, tokens: int, n: int, k: int) -> str:
+        """Why the plan cannot compute such a product, as a clause; empty when it can."""
+        most = {ROWS: ROWS_TOKENS, TILE: TILE_TOKENS}.get(self.kernel)
+        if most is None:
+            return f"kernel {self.kernel!r} is none of {ROWS}, {TILE}"
+        if not 1 <= tokens <= most:
+            return f"kernel {self.kernel} takes 1 to {most} tokens, not {tokens}"
+        return self._size_problem(n, k)
+
+    def _size_problem(self, n: int, k: int) -> str:
+        sizes = {"block_n": self.block_n, "block_k": self.block_k, "warps": self.warps}
+        odd = [name for name, size in sizes.items() if size < 1 or size & (size - 1)]
+        if odd:
+            return f"{odd[0]}={sizes[odd[0]]} is no power of two"
+        if self.kernel == TILE and min(self.block_n, self.block_k) < 16:
+            return "tiles of the matrix units have 16 rows and columns at least"
+        if self.gate and (n % 2 or self.block_n < 2):
+            return "a gated product has an even number of outputs, two at least in a block"
+        if self.stages < 1 or not 1 <= self.split <= -(-k // self.block_k):
+            return (
+                f"stages={self.stages}, split={self.split} do not fit {k} inputs in blocks of {self.block_k}"
+            )
+        return ""
+
+
+def bucket_of(tokens: int) -> int | None:
+    """The smallest bucket that holds so many tokens; None above the largest."""
+    return next((size for size in BUCKETS if size >= tokens), None)

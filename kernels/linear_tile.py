@@ -1,0 +1,95 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# ruff: noqa: N803, N806
+"""Products of up to 64 tokens on matrix units: a program multiplies all tokens with a few rows of the weight.
+
+Knows no layer. Legend: M tokens of the tile (at least 16), N outputs, K inputs; `given` and `sink` as in
+linear_parts.
+"""
+
+from __future__ import annotations
+
+import triton.language as tl
+
+from kernels.launch import jit
+from kernels.linear_parts import below, inputs, leave, stream, weight_row
+
+
+@jit
+def _scales(
+    given, total_ptr, token, real, eps, stores,
+    M: tl.constexpr, K: tl.constexpr, BLOCK_K: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """The norm's factors [M, 1]. stores: whether this program keeps the sums that are normalised."""
+    squares = tl.full((M, BLOCK_K), 1.0 if NORM == 0 else 0.0, tl.float32)
+    if NORM > 0:
+        for start in range(0, K, BLOCK_K):
+            k = start + tl.arange(0, BLOCK_K)
+            inside = real[:, None] & below(k, K, K % BLOCK_K == 0)[None, :]
+            x = stream(given, token[:, None], k[None, :], inside, NORM)
+            squares += x * x
+            if NORM == 2:
+                at = token[:, None] * K + k[None, :]
+                tl.store(total_ptr + at, x.to(total_ptr.dtype.element_ty), mask=inside & stores)
+    return tl.rsqrt(tl.sum(squares, axis=1) / K + eps)[:, None]
+
+
+@jit
+def _weights(w_ptr, row, k, K: tl.constexpr, EVEN: tl.constexpr):
+    at = w_ptr + row[:, None] * K + k[None, :]
+    if EVEN:
+        w = tl.load(at, eviction_policy="evict_first")
+    else:
+        w = tl.load(at, mask=(k < K)[None, :], other=0.0, eviction_policy="evict_first")
+    return w
+
+
+@jit
+def _add(acc, x, w, SWAP: tl.constexpr, UPCAST: tl.constexpr):
+    """acc + x w^T as [M, BLOCK_N], or transposed with SWAP."""
+    if UPCAST:
+        x, w = x.to(tl.float32), w.to(tl.float32)
+    if SWAP:
+        acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
+    else:
+        acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
+    return acc
+
+
+@jit(do_not_specialize=["tokens"])
+def _linear_tile(
+    x_ptr, residual_ptr, norm_ptr, w_ptr, bias_ptr, out_ptr, total_ptr, part_ptr,
+    tokens, x_stride, residual_stride, eps,
+    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    SPLIT: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, BIAS: tl.constexpr, SWAP: tl.constexpr,
+    PDL: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    # Grid: (blocks of outputs, splits of K).
+    STEPS: tl.constexpr = (K + BLOCK_K * SPLIT - 1) // (BLOCK_K * SPLIT)
+    EVEN: tl.constexpr = K % (BLOCK_K * SPLIT) == 0
+    split = tl.program_id(1)
+    line = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    row = weight_row(line, N, K, GATE)
+    k = split * (STEPS * BLOCK_K) + tl.arange(0, BLOCK_K)
+    w = _weights(w_ptr, row, k, K, EVEN)
+    if PDL:  # the first weights are on their way while the kernel in front ends
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+
+    given = (x_ptr, residual_ptr, norm_ptr, x_stride, residual_stride)
+    token = tl.arange(0, M).to(tl.int64)
+    real = token < tokens
+    stores = (tl.program_id(0) == 0) & (split == 0)
+    scales = _scales(given, total_ptr, token, real, eps, stores, M, K, BLOCK_K, NORM)
+    known = below(k, K, EVEN)[None, :]
+    x = inputs(given, token[:, None], k[None, :], real[:, None] & known, known, scales, NORM)
+    acc = tl.full((BLOCK_N, M) if SWAP else (M, BLOCK_N), 0.0, tl.float32)
+    acc = _add(acc, x, w, SWAP, UPCAST)
+    for _ in range(1, STEPS):
+        k += BLOCK_K
+        w = _weights(w_ptr, row, k, K, EVEN)
+        known = below(k, K, EVEN)[None, :]
+        x = inputs(given, token[:, None], k[None, :], real[:, None] & known, known, scales, NORM)
+        acc = _add(acc, x, w, SWAP, UPCAST)
+
+    y = tl.trans(acc) if SWAP else acc
+    leave(y, token, real, line, (bias_ptr, out_ptr, part_ptr), split, tokens, N, SPLIT, GATE, BIAS)
