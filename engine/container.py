@@ -53,12 +53,12 @@ class EngineContainer(containers.DeclarativeContainer):
     pcg = Singleton(make.part, config.pcg, "pcg")
     tbo = Singleton(make.part, config.tbo, "tbo")
     capturer = Singleton(make_capturer, device)
-    modes = Singleton(
-        moding.context, capturer, metrics, sizes, policy.provided.config, plan, device, progress
-    )
     attention = Singleton(make.attention, config.attention, model, sizes, device, "target", tbo)
     draft_pool = Singleton(drafting.draft_pool, draft, plan, sizes, device, config.overlap)
     drafts = Singleton(drafting.draft_attention, config.spec, plan, draft, sizes, device)
+    modes = Singleton(
+        moding.context, capturer, metrics, sizes, policy.provided.config, plan, device, progress, drafts
+    )
     host = Singleton(
         drafting.draft_host, draft, draft_pool, drafts, attention, sizes, tokenizer, model, device, metrics
     )

@@ -5,6 +5,8 @@ Knows the order of the wraps and no mode.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from backends.base import AttentionBackend
@@ -30,8 +32,10 @@ def context(
     plan: SpecPlan,
     on: torch.device,
     progress: Progress,
+    drafts: Sequence[AttentionBackend | None] = (),
 ) -> ModeContext:
-    """What modes are built with."""
+    """What modes are built with. drafts: the attention of draft passes."""
+    drafting = [backend for backend in drafts if backend is not None]
     return ModeContext(
         capturer,
         metrics,
@@ -43,6 +47,7 @@ def context(
         size.page_size,
         progress,
         size.context + size.width,
+        bool(drafting) and all(backend.device_metadata for backend in drafting),
     )
 
 

@@ -31,7 +31,7 @@ class ModeContext:
     """What modes are built with. max_running: requests of the largest step; context: positions a row holds;
     chunk_tokens: of the largest prefill pass; widths: of decode steps, the usual one first; device: "cpu" or
     "cuda"; progress: told how far captures have come; longest: tokens with KV of any row before a decode
-    step."""
+    step; draft_on_device: there is draft attention, and all of it builds its metadata on the device."""
 
     capturer: Capturer
     metrics: EngineMetrics
@@ -43,6 +43,7 @@ class ModeContext:
     page_size: int = 1
     progress: Progress = silent
     longest: int = 1
+    draft_on_device: bool = False
 
 
 class ExecutionMode:

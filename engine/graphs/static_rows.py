@@ -22,6 +22,11 @@ class StaticRows:
         self._rows = torch.zeros(largest, dtype=torch.int64, device=device)
         self._starts: dict[int, Tensor] = {}
         self._loaded: BatchRows | None = None
+        self._blank = 0  # how often `blank` is entered
+
+    def holds(self, rows: Tensor) -> bool:
+        """Whether these rows are a part of the buffer."""
+        return rows.data_ptr() == self._rows.data_ptr()
 
     def load(self, batch: BatchRows) -> None:
         """Put a batch in front. One that is there already, as in most steps, costs nothing."""
@@ -42,10 +47,12 @@ class StaticRows:
     def blank(self) -> Iterator[None]:
         """Only row 0 inside, which nobody reads: a step that runs there changes no request."""
         self._rows.zero_()
+        self._blank += 1
         try:
             yield
         finally:
-            if self._loaded is not None:
+            self._blank -= 1
+            if self._loaded is not None and not self._blank:
                 self._fill(self._loaded.rows)
 
     def _fill(self, rows: Tensor) -> None:
