@@ -1,4 +1,7 @@
-"""Where a run came from: versions, code, machine and configuration. Knows nothing of what the run did."""
+"""Where a run came from: versions, code, machine and configuration. Knows nothing of what the run did.
+
+Free of torch: what only a built engine can tell is added later (engine/replay/facts.py).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import importlib.metadata
 import json
 import os
 import platform
-import subprocess
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -15,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from engine import __version__
+from engine.code_state import PACKAGE_ROOT, code_files, code_hash, git_state
 
-PACKAGE_ROOT = Path(__file__).resolve().parents[1]
+__all__ = ["PACKAGE_ROOT", "git_state"]
 PACKAGES = (
     "torch",
     "triton",
@@ -28,6 +32,23 @@ PACKAGES = (
     "hydra-core",
     "omegaconf",
 )
+VARIABLES = (  # of the environment: they change which arithmetic is done, or where
+    "ATEN_CPU_CAPABILITY",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "DNNL_MAX_CPU_ISA",
+    "KMP_AFFINITY",
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_NUM_THREADS",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "OMP_PROC_BIND",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+)
+_DISTRIBUTION = re.compile(r"(.+)-([^-]+)\.dist-info")
 
 
 def provenance(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -39,8 +60,10 @@ def provenance(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str,
         "seed": config.get("seed"),
         "cwd": os.getcwd(),
         "git": git_state(PACKAGE_ROOT),
+        "code": {"sha256": code_hash(code_files())},
         "versions": versions(),
         "machine": machine(),
+        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
 
 
@@ -62,7 +85,29 @@ def machine() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "driver": driver(),
     }
+
+
+def packages() -> dict[str, str]:
+    """Every installed distribution with its version. From the names of the folders that say so: reading all
+    of them with importlib.metadata takes a tenth of a second."""
+    found: dict[str, str] = {}
+    for place in map(Path, sys.path):
+        entries = sorted(os.listdir(place)) if place.is_dir() else []
+        for match in filter(None, map(_DISTRIBUTION.fullmatch, entries)):
+            found.setdefault(match[1].lower().replace("_", "-"), match[2])
+    return dict(sorted(found.items()))
+
+
+def driver(root: Path = Path("/")) -> str | None:
+    """The version of NVIDIA's kernel driver; None where there is none, or no way to tell."""
+    try:
+        text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"\b(\d+\.\d+(?:\.\d+)*)\b", text)
+    return found[1] if found else None
 
 
 def cpu_name() -> str:
@@ -84,35 +129,6 @@ def device_facts(device: str) -> dict[str, Any]:
     if torch is not None and device.startswith("cuda"):
         name = torch.cuda.get_device_name(torch.device(device))
     return {"device": device, "device_name": name}
-
-
-def git_state(root: Path) -> dict[str, Any] | None:
-    """Commit and dirty flag of the checkout whose top is `root`; None where `root` is no checkout (a wheel).
-
-    The package's own checkout, never the working directory's: a wheel installed inside somebody's repository
-    must not be given that repository's commit.
-    """
-    top = _git(root, "rev-parse", "--show-toplevel")
-    if top is None or Path(top).resolve() != root or not (root / "pyproject.toml").is_file():
-        return None
-    commit = _git(root, "rev-parse", "HEAD")
-    status = _git(root, "status", "--porcelain")
-    return None if commit is None else {"commit": commit, "dirty": bool(status)}
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    hidden = {
-        "GIT_DIR",
-        "GIT_WORK_TREE",
-        "GIT_INDEX_FILE",
-    }  # set inside a git hook: they name another repository
-    clean = {key: value for key, value in os.environ.items() if key not in hidden}
-    command = ["git", "-C", str(root), *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, env=clean, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
 
 
 def _version(name: str) -> str | None:

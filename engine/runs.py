@@ -15,10 +15,12 @@ from typing import Any, TextIO
 
 import yaml
 
+from engine.code_state import DIFF_LIMIT, PACKAGE_ROOT, code_diff, code_files
 from engine.errors import UserError
-from engine.provenance import config_hash, provenance
+from engine.provenance import config_hash, packages, provenance
 
 RESULT, RUN, OUTPUTS, WORKLOAD = "result.json", "run.json", "outputs.jsonl", "workload.jsonl"
+CODE, DIFF, INSTALLED = "code.json", "code.diff", "packages.txt"
 SNAPSHOT = ".hydra"
 MAX_SUFFIX = 1000
 
@@ -69,7 +71,9 @@ def create_run(
         path = claim_folder(wanted) if exclusive else wanted
         path.mkdir(parents=True, exist_ok=True)
         _write_snapshot(path, config, overrides, hydra)
-        write_json(path / RUN, provenance(config, overrides))
+        facts = provenance(config, overrides)
+        write_json(path / RUN, facts)
+        _write_code(path, dirty=bool((facts["git"] or {}).get("dirty")))
     except OSError as error:
         reason = error.strerror or str(error)
         raise UserError(
@@ -159,6 +163,16 @@ def _write_snapshot(
         parts["hydra"] = dict(hydra)
     for name, value in parts.items():
         (snapshot / f"{name}.yaml").write_text(dump_yaml(value), encoding="utf-8")
+
+
+def _write_code(path: Path, *, dirty: bool) -> None:
+    """What the run's code and packages can be told, and made, again from."""
+    write_json(path / CODE, code_files())
+    installed = "".join(f"{name}=={version}\n" for name, version in packages().items())
+    (path / INSTALLED).write_text(installed, encoding="utf-8")
+    change = code_diff(PACKAGE_ROOT).encode("utf-8", "surrogateescape") if dirty else b""
+    if 0 < len(change) <= DIFF_LIMIT:
+        (path / DIFF).write_bytes(change)
 
 
 def _first_line(error: Exception) -> str:

@@ -7,22 +7,20 @@ Recomposing alone would take today's defaults; the saved values alone would skip
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine import rules
-from engine.build import TARGET, target_class
+from engine import __version__, rules
+from engine.build import TARGET
 from engine.compose import Resolved, compose, part_problems
 from engine.conf_tree import conf_tree
+from engine.config import root_problems
 from engine.errors import UserError
 from engine.overrides import parse
-from engine.runs import WORKLOAD, read_run
-from engine.step_costs import STEP_COSTS
-from engine.workloads.single import STDIN
-
-FILE_WORKLOAD = "engine.workloads.file.FileWorkload"
+from engine.pins import absolute_paths, pinned
+from engine.runs import read_run
 
 
 @dataclass(frozen=True)
@@ -40,28 +38,41 @@ class Snapshot:
         config, overrides, facts = read_run(directory)
         return cls(Path(directory).resolve(), config, tuple(overrides), facts)
 
+    @property
+    def origin(self) -> str:
+        """The code that the run was made by, for messages."""
+        version = self.facts.get("versions", {}).get("syncless", "of an unknown version")
+        commit = (self.facts.get("git") or {}).get("commit")
+        return f"syncless {version}" + (f" at commit {commit[:12]}" if commit else "")
 
-def recompose(saved: Snapshot, extra: Sequence[str]) -> Resolved:
+
+@dataclass(frozen=True)
+class Again:
+    """resolved: what the run asked for, with the new overrides on top, as a run folder keeps it. config: the
+    same with everything automatic as it came out then; what a task is given. changed: keys that the new
+    overrides changed."""
+
+    resolved: Resolved
+    config: Mapping[str, Any]
+    changed: tuple[str, ...]
+
+
+def recompose(saved: Snapshot, extra: Sequence[str]) -> Again:
     """The saved run's config with `extra` overrides on top, checked by today's schema and rules.
 
-    Values that no extra override changes are the saved ones; the seed is the one the run used; the prompts
-    and the step costs are those that the folder holds.
+    Values that no extra override changes are the saved ones. UserError where today's version does not know
+    something of the snapshot; it names what, and the code that did.
     """
-    before = compose(saved.overrides)
+    before = _known(saved, lambda: compose(_settings(saved.overrides)))
     after = compose(_joined(saved.overrides, extra))
-    changed = changed_keys(before.cfg, after.cfg)
-    config = overlay(saved.config, before.cfg, after.cfg)
-    if "seed" not in changed:
-        config["seed"] = saved.facts.get("seed")
-    if "model.path" not in changed:
-        config["model"] = _absolute_path(config["model"], str(saved.facts.get("cwd", os.curdir)))
-    if not any(key.partition(".")[0] in ("prompt", "workload") for key in changed):
-        config = _with_saved_prompts(config, saved.path / WORKLOAD)
-    if "step_costs" not in changed and (saved.path / STEP_COSTS).is_file():
-        config["step_costs"] = str(saved.path / STEP_COSTS)
+    laid = overlay(saved.config, before.cfg, after.cfg)
+    given = [key for key in _given(extra) if key in changed_keys(laid, after.cfg)]
+    changed = tuple(sorted({*changed_keys(before.cfg, after.cfg), *given}))
+    config = absolute_paths(_with(laid, after.cfg, given), os.getcwd(), changed)
     resolved = replace(after, cfg=config)
-    _check(resolved)
-    return resolved
+    fixed = pinned(saved.path, saved.facts, config, changed)
+    _check(replace(after, cfg=fixed), saved)
+    return Again(resolved, fixed, changed)
 
 
 def overlay(saved: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,36 +106,72 @@ def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: st
     return found
 
 
+def new_keys(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Dotted names that are in `now` alone."""
+    found: list[str] = []
+    for key, value in now.items():
+        if key not in saved:
+            found.append(f"{prefix}{key}")
+        elif isinstance(value, Mapping) and isinstance(saved[key], Mapping):
+            found += new_keys(saved[key], value, f"{prefix}{key}.")
+    return found
+
+
+def _given(extra: Sequence[str]) -> list[str]:
+    """Keys of values that the new overrides name."""
+    tree = conf_tree()
+    found = (parse(line, tree) for line in extra)
+    return [one.key for one in found if one and not one.is_hydra and one.key not in tree.groups]
+
+
+def _with(config: Mapping[str, Any], after: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """`config` with the values of `after` at dotted keys: who names a value means it, even where it is
+    today's default and was another's then."""
+    done = dict(config)
+    for key in keys:
+        head, _, rest = key.partition(".")
+        done[head] = _with(done[head], after[head], [rest]) if rest else after[head]
+    return done
+
+
+def _known(saved: Snapshot, make: Callable[[], Resolved]) -> Resolved:
+    """What `make` composes of the saved overrides; what it does not know is put down to the versions."""
+    try:
+        return make()
+    except UserError as error:
+        raise UserError(_outdated(saved, str(error).splitlines())) from error
+
+
+def _outdated(saved: Snapshot, problems: Sequence[str]) -> str:
+    """One sentence: what today's version does not know, and which one did."""
+    return (
+        f"{saved.path} was saved by {saved.origin}, and this version ({__version__}) does not take all of "
+        f"its settings: {'; '.join(problems)}. Replay it with that code, or start a new run"
+    )
+
+
+def _settings(overrides: Sequence[str]) -> list[str]:
+    """Without those about folders and launchers, which belong to the run that was."""
+    tree = conf_tree()
+    return [line for line in overrides if (own := parse(line, tree)) is None or not own.is_hydra]
+
+
 def _joined(saved: Sequence[str], extra: Sequence[str]) -> list[str]:
     """A key may be given once: an extra override takes the place of a saved one of the same key."""
     tree = conf_tree()
     given = {override.key for override in (parse(line, tree) for line in extra) if override}
-    kept = [line for line in saved if (own := parse(line, tree)) is None or own.key not in given]
+    kept = [line for line in _settings(saved) if (own := parse(line, tree)) is None or own.key not in given]
     return [*kept, *extra]
 
 
-def _absolute_path(model: Mapping[str, Any], cwd: str) -> dict[str, Any]:
-    """A relative `model.path` means the folder the run was started in, if it exists there."""
-    path = os.path.join(cwd, model.get("path") or "")
-    return {**model, "path": path} if model.get("path") and os.path.exists(path) else dict(model)
-
-
-def _with_saved_prompts(config: dict[str, Any], lines: Path) -> dict[str, Any]:
-    """The prompts from the run folder: standard input is gone, and a file may have changed since.
-
-    Not where the prompt is in the config itself, or the prompts are made from numbers (a workload that is
-    not representative).
-    """
-    typed = config["prompt"] not in (None, STDIN)
-    made = not getattr(target_class(config["workload"]["_target_"]), "representative", True)
-    if typed or made or not lines.is_file():
-        return config
-    workload = {TARGET: FILE_WORKLOAD, "path": str(lines), "limit": None}
-    return {**config, "workload": workload, "prompt": None}
-
-
-def _check(resolved: Resolved) -> None:
-    problems = [p for group in conf_tree().defaults for p in part_problems(resolved.cfg[group], group)]
-    problems = problems or rules.violations(resolved)
+def _check(resolved: Resolved, saved: Snapshot) -> None:
+    """Schema first: what it does not know is a matter of versions. The rules speak of settings."""
+    groups = [group for group in conf_tree().defaults if group in resolved.cfg]
+    problems = [problem for group in groups for problem in part_problems(resolved.cfg[group], group)]
+    scalars = {key: value for key, value in resolved.cfg.items() if key not in conf_tree().defaults}
+    problems += root_problems(scalars)
     if problems:
-        raise UserError("\n".join(problems))
+        raise UserError(_outdated(saved, problems))
+    violations = rules.violations(resolved)
+    if violations:
+        raise UserError("\n".join(violations))

@@ -19,11 +19,12 @@ from engine.cli.flags import Flags
 from engine.compose import Draft, compose_draft, search_path
 from engine.conf_tree import ROOT_NAME
 from engine.errors import UserError
+from engine.replay.engines import recorded_engines
 from engine.runs import create_run
 from engine.sweeps.process import hold_leash
 from engine.sweeps.request import is_sweep
 from engine.sweeps.sweep import run_sweep
-from engine.tasks.base import Task, TaskContext, run_task
+from engine.tasks.base import Task, TaskContext, default_engine, run_task
 
 
 def execute(flags: Flags) -> int:
@@ -54,7 +55,8 @@ def run_one(draft: Draft, directory: str | None = None) -> int:
     if task.leaves_run:
         where = directory or resolved.run_dir
         run = create_run(where, resolved.cfg, resolved.overrides, resolved.hydra, exclusive=directory is None)
-    context = TaskContext(resolved.cfg, resolved.overrides, run)
+    engines = default_engine if run is None else recorded_engines(run)
+    context = TaskContext(resolved.cfg, resolved.overrides, run, engines)
     return run_task(task, context, str(resolved.cfg["task"].get("format", "text")))
 
 

@@ -12,9 +12,10 @@ import yaml
 from engine.cli.main import main
 from engine.compose import compose
 from engine.errors import UserError
-from engine.replay import compare_outputs
-from engine.replay import main as replay_main
-from engine.snapshot import Snapshot, changed_keys, overlay, recompose
+from engine.provenance import config_hash
+from engine.replay.cli import main as replay_main
+from engine.replay.outputs import compare_outputs
+from engine.snapshot import Snapshot, changed_keys, new_keys, overlay, recompose
 from engine.tasks.base import EXIT_DIFFERENT, EXIT_OK
 
 BASE = ("model=fake", "sampling.max_tokens=6", "threads=1")
@@ -108,7 +109,7 @@ def test_an_override_that_matters_is_a_difference(run: Any, again: Any, extra: s
     folder = run("workload.limit=2", "seed=1", "sampling=creative")
     code, out, report = again(folder, extra)
     assert (code, report["identical"]) == (EXIT_DIFFERENT, False)
-    assert extra.partition("=")[0] in report["changed"].get("config", []) or "seed" in report["changed"]
+    assert extra.partition("=")[0] in report["settings"]
     assert out.startswith("DIFFERENT")
 
 
@@ -118,7 +119,8 @@ def test_an_override_that_matters_is_a_difference(run: Any, again: Any, extra: s
 def test_an_override_that_does_not_matter_is_identical(run: Any, again: Any, extra: str) -> None:
     code, _, report = again(run("workload.limit=2", "sampling=creative"), extra)
     assert (code, report["identical"]) == (EXIT_OK, True)
-    assert any(key.startswith(extra.partition("=")[0]) for key in report["changed"]["config"])
+    assert any(key.startswith(extra.partition("=")[0]) for key in report["settings"])
+    assert extra.partition("=")[0] in report["courses"][0]["parted"], "such a run makes other batches"
 
 
 def test_json_is_one_object(run: Any, again: Any) -> None:
@@ -164,8 +166,8 @@ def test_a_snapshot_has_the_same_config_hash_types_and_resolved_values(run: Any)
     """Field report H5."""
     folder = run("workload.limit=1", "seed=4", "sampling.logit_bias={7: 1.5}", "sampling.stop=[a, '1e3']")
     saved = Snapshot.read(folder)
-    config = dict(recompose(saved, []).cfg)
-    assert {**config, "workload": None} == {**saved.config, "workload": None}
+    config = dict(recompose(saved, []).resolved.cfg)
+    assert config_hash(config) == saved.facts["config_hash"]
     assert changed_keys(compose(saved.overrides).cfg, saved.config) == []
     assert config["sampling"]["stop"] == ["a", "1e3"]
     assert config["sampling"]["logit_bias"] == {7: 1.5}
@@ -177,8 +179,12 @@ def test_saved_values_win_over_new_defaults(run: Any) -> None:
     folder = run("workload.limit=1", "seed=4")
     saved = Snapshot.read(folder)
     older = {**saved.config, "sampling": {**saved.config["sampling"], "min_tokens": 2}}
-    config = recompose(Snapshot(folder, older, saved.overrides, saved.facts), ["sampling.max_tokens=3"]).cfg
+    old = Snapshot(folder, older, saved.overrides, saved.facts)
+    config = recompose(old, ["sampling.max_tokens=3"]).config
     assert (config["sampling"]["min_tokens"], config["sampling"]["max_tokens"]) == (2, 3)
+    said = recompose(old, ["sampling.min_tokens=0"])
+    assert said.config["sampling"]["min_tokens"] == 0, "who names a value means it, though it is the default"
+    assert said.changed == ("sampling.min_tokens",)
 
 
 def test_an_option_that_is_gone_is_named(run: Any) -> None:
@@ -198,6 +204,10 @@ def test_overlay() -> None:
     other = {"_target_": "B", "z": 1}
     assert overlay(saved, before, {**before, "part": other})["part"] == other
     assert overlay(saved, before, {**before, "n": 4})["n"] == 4
+
+
+def test_new_keys() -> None:
+    assert new_keys({"a": 1, "b": {"c": 1}}, {"a": 2, "b": {"c": 2, "d": 3}, "e": {"f": 1}}) == ["b.d", "e"]
 
 
 def test_changed_keys() -> None:
@@ -227,8 +237,8 @@ def sample(ids: list[int], finish: str = "stop") -> dict[str, Any]:
 )
 def test_differences(old: Any, new: Any, position: int | None) -> None:
     key = ("", 3, 1, 0)
-    _, found = compare_outputs({} if old is None else {key: old}, {} if new is None else {key: new})
-    assert [(d["request"], d["turn"], d["position"]) for d in found] == (
+    found = compare_outputs({} if old is None else {key: old}, {} if new is None else {key: new})
+    assert [(d["request"], d["turn"], d["position"]) for d in found.differences] == (
         [] if position is None else [(3, 1, position)]
     )
 

@@ -13,7 +13,7 @@ from task_fakes import FakeEngine, context_of
 from engine.cli.main import main
 from engine.compose import compose
 from engine.llm import LLM
-from engine.replay import main as replay_main
+from engine.replay.cli import main as replay_main
 from engine.runs import OUTPUTS, RESULT, RUN, read_lines
 from engine.step_costs import STEP_COSTS, from_document
 from engine.tasks.base import EXIT_OK, Task, run_task
