@@ -61,7 +61,7 @@ class Eagle3(Speculator):
         seed: int = number(0, ge=0)
         num_steps: int = number(4, ge=1, le=31)
         topk: int = number(1, ge=1, le=16)
-        num_draft_tokens: int = number(5, ge=2, le=32)
+        num_draft_tokens: int | None = number(None, ge=2, le=32)
         acceptance: str = choice("match", ("match", "ratio"))
         adaptive: bool = True
         simulate_accept_length: float | None = number(None, ge=1)

@@ -23,7 +23,7 @@ class Options(Protocol):
     @property
     def topk(self) -> int: ...
     @property
-    def num_draft_tokens(self) -> int: ...
+    def num_draft_tokens(self) -> int | None: ...
     @property
     def acceptance(self) -> str: ...
     @property
@@ -37,7 +37,7 @@ def plan(config: Options) -> SpecPlan:
     the only draft comes out of the last draft-extend: there is no drafting forward at all."""
     steps, tree = config.num_steps, config.topk > 1
     return SpecPlan(
-        width=config.num_draft_tokens,
+        width=verified(config),
         draft_slots=0 if tree else steps - 1,
         tree=tree,
         draft=steps > 1,
@@ -51,6 +51,13 @@ def plan(config: Options) -> SpecPlan:
     )
 
 
+def verified(config: Options) -> int:
+    """Tokens that the target verifies a step. Where they are not given: a whole chain, or the smallest tree
+    that holds a path of num_steps and topk siblings; and the known token."""
+    least = max(config.num_steps, config.topk) + 1
+    return least if config.num_draft_tokens is None else config.num_draft_tokens
+
+
 def narrows(config: Options) -> bool:
     """Whether the width is chosen batch by batch. Forced acceptance is about one width: it stays."""
     return config.adaptive and config.simulate_accept_length is None
@@ -60,8 +67,8 @@ def depths(config: Options) -> dict[int, int]:
     """Widths that an adaptive drafter chooses from besides 1, with the deepest draft of each. A tree has one
     size; of long chains a few."""
     if config.topk > 1:
-        return {config.num_draft_tokens: config.num_steps}
-    widest = config.num_draft_tokens
+        return {verified(config): config.num_steps}
+    widest = verified(config)
     some = {width for width in (2, 3, 4, 5, 6, 8, 12, 16, 24) if width < widest}
     return {width: width - 1 for width in sorted({*some, widest})}
 
@@ -94,18 +101,18 @@ def problems(config: Options) -> list[str]:
 
 
 def _chain_problems(config: Options) -> list[str]:
-    if config.num_draft_tokens == config.num_steps + 1:
+    tokens, steps = verified(config), config.num_steps
+    if tokens == steps + 1:
         return []
-    tokens, steps = config.num_draft_tokens, config.num_steps
     return [
         f"spec.num_draft_tokens={tokens} does not go with spec.num_steps={steps} and spec.topk=1: a chain "
-        f"verifies its drafts and the known token, so use spec.num_draft_tokens={steps + 1} or "
+        f"verifies its drafts and the known token, so use spec.num_draft_tokens={steps + 1} (or null) or "
         f"spec.num_steps={tokens - 1}, or a tree (spec.topk=2 or more)"
     ]
 
 
 def _tree_problems(config: Options) -> list[str]:
-    drafts, most, least = config.num_draft_tokens - 1, candidates(config), max(config.topk, config.num_steps)
+    drafts, most, least = verified(config) - 1, candidates(config), max(config.topk, config.num_steps)
     shape = f"spec.num_steps={config.num_steps} and spec.topk={config.topk}"
     where = f"spec.num_draft_tokens={drafts + 1} with {shape}"
     if drafts > most:

@@ -32,6 +32,8 @@ TINY_EAGLE = ("model=tiny", "model.dtype=float32", "spec=eagle3", "spec.adaptive
             {"num_steps": 1, "topk": 4, "num_draft_tokens": 5},
             SpecPlan(5, 0, True, False, True, True, scratch=0, depth=1),
         ),
+        ({"num_steps": 7}, SpecPlan(8, 6, False, True, True, True)),
+        ({"num_steps": 2, "topk": 4}, SpecPlan(5, 0, True, True, True, True, scratch=4, depth=2)),
         ({"simulate_accept_length": 3.0}, SpecPlan(5, 3, False, True, True, True, simulated=3.0)),
     ],
 )
@@ -45,15 +47,21 @@ def test_plan(values: dict[str, object], plan: SpecPlan) -> None:
     ("overrides", "words"),
     [
         (
-            ["spec.num_steps=7"],
+            ["spec.num_steps=7", "spec.num_draft_tokens=5"],
             ["spec.num_draft_tokens=5", "use spec.num_draft_tokens=8", "spec.num_steps=4"],
         ),
         (
             ["spec.topk=2", "spec.num_steps=2", "spec.num_draft_tokens=8"],
             ["6 candidates", "num_draft_tokens=7"],
         ),
-        (["spec.topk=8", "spec.num_steps=3"], ["8 siblings", "spec.num_draft_tokens=9"]),
-        (["spec.topk=2", "spec.num_steps=6"], ["a path of 6", "spec.num_draft_tokens=7"]),
+        (
+            ["spec.topk=8", "spec.num_steps=3", "spec.num_draft_tokens=5"],
+            ["8 siblings", "spec.num_draft_tokens=9"],
+        ),
+        (
+            ["spec.topk=2", "spec.num_steps=6", "spec.num_draft_tokens=5"],
+            ["a path of 6", "spec.num_draft_tokens=7"],
+        ),
         (
             ["spec.topk=2", "spec.acceptance=ratio"],
             ["spec.acceptance=ratio", "spec.topk=2", "acceptance=match"],
