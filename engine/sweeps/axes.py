@@ -45,22 +45,17 @@ class Axis:
 
 
 def axes_of(study: Study, overrides: Sequence[str]) -> list[Axis]:
-    """The study's overrides with the user's in place of those with the same key, then the user's others.
+    """The study's overrides, narrowed by the user's.
 
     Raises one UserError for every unknown group, option and key, before a cell is composed.
     """
-    own = _parsed(study.config.overrides)
-    given = _parsed(overrides)
-    return [*({**own, **given}).values()]
+    return list(_over(_parsed(study.config.overrides), _parsed(overrides)).values())
 
 
 def lines_of(axes: Sequence[Axis], extra: Sequence[Sequence[str]] = ()) -> list[Line]:
-    """Every combination; then the extra cells, beside the overrides that do not vary."""
-    grid = [[axis.line(value) for axis, value in zip(axes, values, strict=True)] for values in _product(axes)]
-    fixed = {axis.key: axis for axis in axes if axis.fixed}
-    more = [{**fixed, **_parsed(cell)} for cell in extra]
-    beside = [[axis.line(value) for axis in cell.values() for value in axis.values] for cell in more]
-    return [line_of(overrides) for overrides in (*grid, *beside)]
+    """Every combination; then those of the extra command lines, beside the overrides that do not vary."""
+    grids = [list(axes), *(_beside(axes, _parsed(overrides)) for overrides in extra)]
+    return [line_of(overrides) for grid in grids for overrides in _combinations(grid)]
 
 
 def value_at(config: Mapping[str, Any], key: str) -> Any:
@@ -71,8 +66,32 @@ def value_at(config: Mapping[str, Any], key: str) -> Any:
     return None if isinstance(node, Mapping) else node
 
 
-def _product(axes: Sequence[Axis]) -> list[tuple[str, ...]]:
-    return list(itertools.product(*(axis.values for axis in axes)))
+def _beside(axes: Sequence[Axis], given: Mapping[str, Axis]) -> list[Axis]:
+    whole = _over({axis.key: axis for axis in axes}, given)
+    return [axis for axis in whole.values() if axis.fixed or axis.key in given]
+
+
+def _over(base: Mapping[str, Axis], given: Mapping[str, Axis]) -> dict[str, Axis]:
+    """`given` in place of the axes with the same key, then its others. Where it exchanges a group's option,
+    what `base` sets inside that group goes: it was meant for another part."""
+    exchanged = {
+        key for key in given if key in conf_tree().groups and not _narrows(given[key], base.get(key))
+    }
+    kept = {key: axis for key, axis in base.items() if key in given or _root(key) not in exchanged}
+    return {**kept, **given}
+
+
+def _narrows(axis: Axis, former: Axis | None) -> bool:
+    return former is not None and {*axis.values} <= {*former.values}
+
+
+def _root(key: str) -> str:
+    """ "spec" of spec.num_steps and of attention@spec.draft_attention."""
+    return key.rpartition("@")[2].partition(".")[0]
+
+
+def _combinations(axes: Sequence[Axis]) -> list[tuple[str, ...]]:
+    return list(itertools.product(*([axis.line(value) for value in axis.values] for axis in axes)))
 
 
 def _parsed(overrides: Sequence[str]) -> dict[str, Axis]:

@@ -40,8 +40,10 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """What tells it from the others."""
-        return " ".join(f"{key}={value}" for key, value in self.varied.items()) or "the only cell"
+        """What tells it from the others: what it sets, and the options it has."""
+        own = {override.partition("=")[0] for override in self.overrides}
+        words = [f"{k}={v}" for k, v in self.varied.items() if k in own or k in self.choices]
+        return " ".join(words) or "the only cell"
 
 
 def judged(lines: Sequence[Line]) -> tuple[Cell, ...]:
@@ -93,13 +95,11 @@ def _problems(draft: Draft) -> list[str]:
 
 
 def _varying(cells: Sequence[Cell], lines: Sequence[Line]) -> list[str]:
-    """Keys that some line sets and that do not have one value in all cells, in order of appearance."""
+    """Keys that some line sets and that have several values in the cells that know them, as they appear."""
+    pairs = list(zip(cells, lines, strict=True))
     keys = dict.fromkeys(key for line in lines for key in line.values)
-    return [
-        key
-        for key in keys
-        if len({repr(_value(cell, line, key)) for cell, line in zip(cells, lines, strict=True)}) > 1
-    ]
+    seen = {key: [_value(cell, line, key) for cell, line in pairs] for key in keys}
+    return [key for key, values in seen.items() if len({repr(v) for v in values if v is not None}) > 1]
 
 
 def _varied(cell: Cell, line: Line, keys: Iterable[str]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _varied(cell: Cell, line: Line, keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _value(cell: Cell, line: Line, key: str) -> Any:
-    """As the line sets it; else the group's option, or the composed value; None where there is no such key."""
+    """As the line sets it; else the group's option or the composed value; None where there is no such key."""
     if key in line.values:
         return line.values[key]
     return cell.choices.get(key, value_at(cell.config, key))

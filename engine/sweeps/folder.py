@@ -1,6 +1,6 @@
 """The folder of a sweep: manifest, jobs, the lock that one sweep process holds, and the wish to stop.
 
-Everything that processes tell each other goes through files here, so that it works the same within one process,
+All that processes tell each other goes through files here, so that it works the same within one process,
 between several, and between machines that share the folder. Runs nothing.
 """
 
@@ -34,14 +34,14 @@ class SweepFolder:
 
     @classmethod
     def create(cls, wanted: str) -> SweepFolder:
-        """A new folder; where the name is taken, `-1`, `-2`, ... is appended, so that no two sweeps share one."""
+        """A new folder; where the name is taken, `-1`, `-2`, ... is appended: no two sweeps share one."""
         try:
             path = claim_folder(Path(wanted).absolute())
             (path / JOBS).mkdir()
         except OSError as error:
             reason = error.strerror or str(error)
             raise UserError(
-                f"cannot make the sweep's folder {wanted}: {reason}; choose another with hydra.sweep.dir=FOLDER"
+                f"cannot make the folder {wanted}: {reason}; choose another with hydra.sweep.dir=FOLDER"
             ) from error
         return cls(path)
 

@@ -1,6 +1,6 @@
 """Jobs through Hydra's launcher plugins: the built-in one, joblib, Ray, Slurm. Knows no job's inside.
 
-A launcher sees nothing of a cell but its folder: what it would compose and write of its own has no part in it.
+A launcher sees nothing of a cell but its folder: what it composes of its own has no part in the job.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXTRAS = {"joblib": "joblib", "ray": "ray", "submitit_local": "submitit", "submi
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """Hydra's own config of a sweep, composed before anything is made. folder: where sweeps are asked to be."""
+    """Hydra's own config of a sweep, composed before anything is made. folder: where it is asked to be."""
 
     hydra: Hydra
     overrides: tuple[str, ...]
@@ -83,6 +83,5 @@ def _require_launcher(hydra: Hydra, overrides: Sequence[str]) -> None:
         if name in EXTRAS:
             raise UserError(f"{LAUNCHER}={name} is not installed: pip install 'syncless[{EXTRAS[name]}]'")
         known = sorted({*there, *EXTRAS})
-        raise UserError(
-            f"{LAUNCHER}={name}: there is no such launcher; there are {', '.join(known)}{nearest(name, known)}"
-        )
+        choices = f"{', '.join(known)}{nearest(name, known)}"
+        raise UserError(f"{LAUNCHER}={name}: there is no such launcher; there are {choices}")

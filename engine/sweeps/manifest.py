@@ -51,8 +51,8 @@ def cells_of(manifest: Mapping[str, Any]) -> tuple[Cell, ...]:
     """The cells of a manifest, without their configs. UserError for one of another version or form."""
     if manifest.get("version") != VERSION:
         raise UserError(
-            f"this sweep was started by another version (its sweep.json has version "
-            f"{manifest.get('version')}, this one reads {VERSION}): resume it with that one, or start it again"
+            f"this sweep was started by another version of Syncless (sweep.json: {manifest.get('version')}, "
+            f"this one reads {VERSION}): resume it with that one, or start it again"
         )
     try:
         return tuple(_cell(row) for row in manifest["cells"])

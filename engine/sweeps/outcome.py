@@ -1,4 +1,4 @@
-"""From how a process ended and what it wrote last to a state and one sentence. Starts and reads no process."""
+"""From how a process ended and what it wrote last to a state and one sentence. Starts no process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LONGEST = 400
 
 @dataclass(frozen=True)
 class Ending:
-    """exit_code: as subprocess reports it, negative for a signal. stopped: by us, on somebody's wish. late: by
-    us, after `limit` seconds. memory_kills: processes that the kernel killed for memory in the meantime."""
+    """exit_code: as subprocess reports it, negative for a signal. stopped: by us, on somebody's wish. late:
+    by us, after `limit` seconds. memory_kills: processes that the kernel killed for memory meanwhile."""
 
     exit_code: int
     stopped: bool = False
@@ -44,7 +44,7 @@ def verdict(ending: Ending, log: Path) -> tuple[str, str | None]:
 
 
 def last_words(log: Path) -> str | None:
-    """The error that a log ends with: our own message, or the last line of a traceback; else its last line."""
+    """The error that a log ends with: our own message or the last line of a traceback; else its last line."""
     lines = [line.rstrip() for line in _tail(log).splitlines() if line.strip()]
     if not lines:
         return None
@@ -58,7 +58,7 @@ def last_words(log: Path) -> str | None:
 
 
 def memory_kills(counters: Path = Path("/proc/vmstat")) -> int:
-    """Processes that this machine's kernel has killed for memory since it started; 0 where it does not say."""
+    """Processes that this machine's kernel has killed for memory since its start; 0 where it does not say."""
     try:
         words = counters.read_text(encoding="ascii").split()
     except OSError:

@@ -1,4 +1,4 @@
-"""The command line of a sweep taken apart: what to run, how to run it, what to go on with. Composes nothing."""
+"""The command line of a sweep taken apart: what to run, how, and what to go on with. Composes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jobs of a judged sweep, from launch to exit code. Knows how the pieces meet, not how cells are found."""
+"""The jobs of a judged sweep, from launch to exit code. Knows how pieces meet, not how cells are found."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TextIO
 
 from engine.sweeps.cells import Cell
 from engine.sweeps.figure import main_figure
-from engine.sweeps.folder import FAIL_FAST, SweepFolder
+from engine.sweeps.folder import SweepFolder
 from engine.sweeps.launch import LaunchPlan
 from engine.sweeps.listing import closing
-from engine.sweeps.states import FAILURES, FINISHED, JobState
+from engine.sweeps.states import FAILURES, FINISHED, OK, JobState
 from engine.sweeps.stopping import Stopping
 from engine.sweeps.study import Study
 from engine.sweeps.summary import final_report, summary_after_job
@@ -26,7 +26,7 @@ log = logging.getLogger("syncless")
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is to be done. cells: all of them, judged. todo: those that run now. folder: held by the caller."""
+    """What is to be done. cells: all, judged. todo: those that run now. folder: held by the caller."""
 
     study: Study
     cells: tuple[Cell, ...]
@@ -65,9 +65,10 @@ def supervisor(sweep: Sweep, cells: Sequence[Cell]) -> Supervisor:
 def _launch(sweep: Sweep, err: TextIO) -> bool:
     """Whether the launcher has brought every job to an end."""
     settings = sweep.study.config
-    figures = {cell.id: main_figure(cell, settings.figure, settings.better) for cell in sweep.cells}
+    runnable = [cell for cell in sweep.cells if cell.verdict == OK]
+    figures = {cell.id: main_figure(cell, settings.figure, settings.better) for cell in runnable}
     watch = Watch(
-        sweep.folder, sweep.cells, sweep.todo, figures, lambda: summary_after_job(sweep.folder.path), err
+        sweep.folder, runnable, sweep.todo, figures, lambda: summary_after_job(sweep.folder.path), err
     )
     ids = [cell.id for cell in sweep.todo]
     with watch:
@@ -79,4 +80,6 @@ def _launch(sweep: Sweep, err: TextIO) -> bool:
         except Exception as error:  # whatever a launcher's own machinery raises; the finished jobs are safe
             log.error("the launcher failed: %s: %s", type(error).__name__, error)
             return False
-    return not watch.open or sweep.folder.wish() == FAIL_FAST
+    if watch.open and not sweep.folder.wish():
+        log.warning("%d jobs did not run: other processes still hold them; resume later", len(watch.open))
+    return not watch.open

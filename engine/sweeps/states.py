@@ -31,5 +31,5 @@ class JobState:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> JobState:
-        """Unknown keys (of a later version) are left out. KeyError or TypeError for a file of another kind."""
+        """Unknown keys (of a later version) are left out. KeyError for a file of another kind."""
         return cls(**{field.name: document[field.name] for field in fields(cls)})

@@ -1,4 +1,4 @@
-"""Ctrl-C and a termination signal as a wish that all jobs of a sweep see, wherever they run. Stops nothing itself."""
+"""Ctrl-C and a termination signal as a wish that all jobs of a sweep see, wherever they run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopping:
-    """`with Stopping(folder, stderr) as stop:` the first signal asks the jobs to save and end, the second kills
-    them and raises KeyboardInterrupt. `stop.requested` tells afterwards."""
+    """`with Stopping(folder, stderr) as stop:` the first signal asks the jobs to save and end, the second
+    kills them and raises KeyboardInterrupt. `stop.requested` tells afterwards. Stops nothing itself."""
 
     def __init__(self, folder: SweepFolder, stderr: TextIO) -> None:
         self._folder, self._stderr = folder, stderr

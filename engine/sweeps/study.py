@@ -25,13 +25,13 @@ class Study:
 
     @dataclass(frozen=True)
     class Config:
-        """overrides: a command line; the user's takes the place of those with the same key. extra: further cells,
-        each its own overrides beside those of `overrides` that do not vary. baseline: what speed-ups are measured
-        against, null: nothing in particular. timeout: seconds a job may take. fail_fast: start no job after one
-        that failed. strict: exit code 1 when a job failed. figure: dotted name in result.json that jobs are
-        compared by, null: the task's own. better: which end of it. trials: of the cells only so many, chosen by
-        Optuna from the results so far; null: all. batch: trials that are chosen at a time. seed: of that choice.
-        """
+        """overrides: a command line; the user's takes the place of those with the same key. extra: further
+        command lines, each beside those of `overrides` that do not vary. baseline: overrides of the cells
+        that speed-ups are measured against, null: none. timeout: seconds a job may take. fail_fast: start no
+        job after one that failed. strict: exit code 1 when a job failed. figure: dotted name in result.json
+        that jobs are compared by, null: the task's own. better: which end of it. trials: so many of the
+        cells, chosen by Optuna from the results so far; null: all. batch: trials that are chosen at a time.
+        seed: of that choice."""
 
         overrides: tuple[str, ...] = ()
         extra: tuple[tuple[str, ...], ...] = ()

@@ -34,7 +34,7 @@ class Supervisor:
     fail_fast: bool
 
     def __call__(self, config: DictConfig) -> str | None:
-        """Run the cell that Hydra's output folder is named after; the job's state, None where it did not run."""
+        """Run the cell that Hydra's output folder is named after; its state, None where it did not run."""
         cell_id = Path(HydraConfig.get().runtime.output_dir).name
         sweep = SweepFolder(Path(self.folder))
         with sweep.job_locked(cell_id) as free:

@@ -1,4 +1,4 @@
-"""A sweep's command line: a new sweep, or one to go on with; judged, written down, run. Starts no process itself."""
+"""A sweep's command line: a new one, or one to go on with; judged, written down, run. Starts no process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from engine.tasks.base import EXIT_OK
 
 
 def run_sweep(arguments: Sequence[str], *, dry_run: bool = False) -> int:
-    """The whole command; returns the exit code. UserError, before anything is made, for a wrong command line."""
+    """The whole command; returns the exit code. UserError, before anything is made, for a wrong one."""
     request = sweep_request(arguments)
     with launch_plan(request.hydra) as plan:
         if request.resume is None:
@@ -67,12 +67,12 @@ def _is_open(state: JobState | None, retry: frozenset[str]) -> bool:
 
 
 def _require_same(todo: Sequence[Cell], directory: str) -> None:
-    """Cells that compose to another config than when the sweep began would not be comparable with the rest."""
+    """Cells that compose to another config than when the sweep began cannot be compared with the rest."""
     now = {cell.overrides: cell.id for cell in judged([line_of(cell.overrides) for cell in todo])}
     changed = [cell for cell in todo if now.get(cell.overrides) != cell.id]
     if changed:
         raise UserError(
-            f"resume={directory}: {len(changed)} of its cells ({changed[0].title}) compose to another config than "
-            "when it was started: the code or conf/ has changed; go on with the version that started it, or "
+            f"resume={directory}: {len(changed)} of its cells ({changed[0].title}) compose to another config "
+            "than at its start: the code or conf/ has changed; go on with the version that started it, or "
             "start a new sweep"
         )

@@ -1,4 +1,4 @@
-"""What a person sees of a running sweep, and the summary after every job. Reads the folder; starts nothing."""
+"""What a person sees of a running sweep, and the summary after every job. Reads the folder alone."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from engine.sweeps.folder import LOG, SweepFolder
 from engine.sweeps.states import FINISHED, JobState
 
 POLL_SECONDS = 0.2
+SECONDS_A_JOB = 0.01  # longer between looks at many files
 
 
 class Watch:
     """`with Watch(...)`: a thread looks at the jobs, whoever runs them, until all of `cells` have ended.
 
-    figures: cell id -> what its job is compared by. todo: the cells that run now; the others count as done.
+    cells: that can run. todo: those that run now; the others count as done. figures: cell id -> what its job
+    is compared by.
     """
 
     def __init__(
@@ -60,22 +62,20 @@ class Watch:
         return frozenset(self._open)
 
     def _run(self) -> None:
-        while not self._ended.wait(POLL_SECONDS):
+        while not self._ended.wait(max(POLL_SECONDS, len(self._open) * SECONDS_A_JOB)):
             self._look()
 
     def _look(self) -> None:
-        ended = []
-        for cell_id, before in self._open.items():
-            state = self._folder.state(cell_id)
-            if state is not None and _stamp(state) != before:
-                ended.append(state)
-            elif cell_id not in self._begun and self._running(cell_id, state):
-                self._begun.add(cell_id)
-                self._say(f"job {self._number(cell_id)} of {self._total}: {self._titles[cell_id]}")
+        states = {cell_id: self._folder.state(cell_id) for cell_id in self._open}
+        ended = [s for cell_id, s in states.items() if s is not None and _stamp(s) != self._open[cell_id]]
         for state in ended:
             del self._open[state.id]
             self._rank(state.id)
             self._say(self._line(state))
+        for cell_id in self._open:
+            if cell_id not in self._begun and self._running(cell_id, states[cell_id]):
+                self._begun.add(cell_id)
+                self._say(f"job {self._number(cell_id)} of {self._total}: {self._titles[cell_id]}")
         if ended:
             self._summarise()
 
