@@ -51,19 +51,23 @@ class TritonAttention(AttentionBackend):
 
     @dataclass(frozen=True)
     class Config:
-        """kv_splits: parts of the prefix that decode works on at a time; 0 chooses by batch and context."""
+        """kv_splits: parts of the prefix that decode works on at a time; 0 chooses by batch and context.
+        dependent_launch: programs of a kernel start while the one in front ends; for GPUs that can (compute
+        capability 9 and up), no difference elsewhere."""
 
         kv_splits: int = number(0, ge=0, le=32)
+        dependent_launch: bool = True
 
     def __init__(self, config: Config, context: AttentionContext) -> None:
         _settle_triton(context.device.type)
         from backends.triton_ops import TritonOps  # decorates kernels, which fixes how they run
 
         self._context = context
-        self.ops = TritonOps()
-        self._tiles = attention_tiles.tiles_for(
-            _capability(context.device), context.dtype.itemsize, context.head_dim
-        )
+        generation = _capability(context.device)
+        early = config.dependent_launch and generation >= attention_tiles.HOPPER
+        self.ops = TritonOps(early=early)
+        tiles = attention_tiles.tiles_for(generation, context.dtype.itemsize, context.head_dim)
+        self._tiles = tiles.dependent() if early else tiles
         self._plan = _split_plan(context.device, config.kv_splits, self._tiles.decode.rows)
         self._workspace = _workspace(self._plan, context)
 

@@ -15,7 +15,11 @@ from kernels.silu_mul import silu_mul
 
 
 class TritonOps(ModelOps):
-    """Stateless: positions and slots are read in the kernels."""
+    """Positions and slots are read in the kernels. early: their programs may start while the kernel in front
+    ends."""
+
+    def __init__(self, *, early: bool = False) -> None:
+        self._early = early
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm(x, weight, eps)
@@ -26,7 +30,7 @@ class TritonOps(ModelOps):
     def rope_store(
         self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, kv: LayerKV, batch: ForwardBatch
     ) -> tuple[Tensor, Tensor]:
-        return rope_store(q, k, v, cos, sin, batch.positions, batch.slots, kv.k, kv.v)
+        return rope_store(q, k, v, cos, sin, batch.positions, batch.slots, kv.k, kv.v, early=self._early)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return silu_mul(gate_up)

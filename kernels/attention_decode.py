@@ -19,7 +19,7 @@ from torch import Tensor
 from engine.batch import ForwardBatch, LayerKV
 from kernels.attention_tile import Partial, fresh_window, launch, split_keys
 from kernels.attention_tiles import Tile, Tiles, interpreted_tile
-from kernels.launch import INTERPRETED, jit, power_of_two
+from kernels.launch import INTERPRETED, dependent, enter, jit, power_of_two
 
 MAX_SPLITS = 32
 _FEW = 8  # splits that the merge of a large batch reads at once
@@ -33,9 +33,11 @@ _LONG_PROGRAMS = 2560  # of a launch with such splits: most of them end at once,
 def _merge(
     part_ptr, stats_ptr, out_ptr, start_ptr, lens_ptr, splits, least, window,
     HEADS: tl.constexpr, D: tl.constexpr, D_P: tl.constexpr, S_P: tl.constexpr, STEP: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     # Grid: (output rows of the longest request, requests). An output row [D] is the sum of its splits' parts
     # [splits, D], each rescaled to the top.
+    enter(PDL)
     first = tl.load(start_ptr + tl.program_id(1))
     count = tl.load(start_ptr + tl.program_id(1) + 1) - first
     if tl.program_id(0) >= count * HEADS:
@@ -138,7 +140,7 @@ def merge(partial: Partial, out: Tensor, batch: ForwardBatch, tile: Tile) -> Ten
         partial.sums, partial.stats, out, batch.query_start, batch.seq_lens.device,
         partial.splits, partial.least, fresh_window(batch),
         HEADS=heads, D=dim, D_P=power_of_two(dim), S_P=side, STEP=tile.keys // tile.heads,
-        num_warps=1 if side == _FEW else 4,
+        num_warps=1 if side == _FEW else 4, **dependent(tile.dependent),
     )  # fmt: skip
     return out
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from engine.batch import ForwardBatch, LayerKV
 from kernels.attention_tiles import Tile
-from kernels.launch import INTERPRETED, jit, power_of_two
+from kernels.launch import INTERPRETED, dependent, enter, jit, power_of_two
 
 LOG2_E = 1.0 / math.log(2.0)
 
@@ -35,9 +35,16 @@ def split_keys(reach, splits, least, STEP: tl.constexpr):
 
 
 @jit
+def _pages(table, at, paged, PACK: tl.constexpr, PAGE: tl.constexpr, BLOCK_N: tl.constexpr):
+    # Page ids of a block of positions, 0 from `paged` on.
+    position = at + tl.arange(0, BLOCK_N) // PACK
+    return tl.load(table + position // PAGE, mask=position < paged, other=0)
+
+
+@jit
 def _take_block(
-    acc, top, total, q, at, end, length, request, node, count, fresh_keys, token, own_head, block,
-    k_ptr, v_ptr, table, tree_ptr, window_ptr, scale, pool_slot, pool_head,
+    acc, top, total, q, page, at, end, length, request, node, count, fresh_keys, token, own_head, block,
+    k_ptr, v_ptr, tree_ptr, window_ptr, scale, pool_slot, pool_head,
     PACK: tl.constexpr, D: tl.constexpr, D_P: tl.constexpr, PAGE: tl.constexpr, BLOCK_N: tl.constexpr,
     TREE: tl.constexpr, WINDOW: tl.constexpr, UPCAST: tl.constexpr, CLEAR: tl.constexpr,
 ):  # fmt: skip
@@ -49,17 +56,11 @@ def _take_block(
     live = position < end
     if BLOCK_N % PACK != 0:
         live = live & (column < BLOCK_N // PACK * PACK)
-    paged = live
-    if WINDOW:
-        paged = live & (position < length)
-    if CLEAR and BLOCK_N % PACK == 0:
-        page = tl.load(table + position // PAGE).to(tl.int64)
-    else:
-        page = tl.load(table + position // PAGE, mask=paged, other=0).to(tl.int64)
-    slot = page * PAGE + position % PAGE
+    slot = page.to(tl.int64) * PAGE + position % PAGE
     if WINDOW and not CLEAR:
         beside = window_ptr + (request * fresh_keys + position - length)
-        slot = tl.where(paged, slot, tl.load(beside, mask=live & (position >= length), other=0))
+        aside = live & (position >= length)
+        slot = tl.where(aside, tl.load(beside, mask=aside, other=0), slot)
     lane = (slot * pool_slot + (block * PACK + column_head) * pool_head)[:, None] + d[None, :]
     if CLEAR and BLOCK_N % PACK == 0 and D == D_P:
         keys = tl.load(k_ptr + lane)
@@ -103,10 +104,11 @@ def _attention_tile(
     window_ptr, scale, splits, least, window, q_token, q_head, pool_slot, pool_head, table_row,
     HEADS: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr, D: tl.constexpr, D_P: tl.constexpr,
     PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    TREE: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr, UPCAST: tl.constexpr,
+    TREE: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     # Grid: (query tiles, requests, blocks of PACK KV heads * splits). Tile rows: query tokens x heads of a
     # block; tile columns: positions x KV heads of a block. scale includes log2(e).
+    enter(PDL)
     request = tl.program_id(1)
     block = tl.program_id(2) // splits
     split = tl.program_id(2) % splits
@@ -149,19 +151,28 @@ def _attention_tile(
         clear = length + tile // (GROUP * PACK) + 1
         end = tl.minimum(end, length + (tile + BLOCK_M - 1) // (GROUP * PACK) + 1)
     clear = begin + tl.maximum(tl.minimum(clear, end) - begin, 0) // step * step
+    paged = end  # keys from here on do not lie in the pages
+    if WINDOW:
+        paged = tl.minimum(end, length)
     table = table_ptr + tl.load(rows_ptr + request).to(tl.int64) * table_row
+    page = _pages(table, begin, paged, PACK, PAGE, BLOCK_N)
     for at in range(begin, clear, step):
+        # One block ahead: keys whose address comes from a load of the same turn could not be prefetched.
+        later = _pages(table, at + step, paged, PACK, PAGE, BLOCK_N)
         acc, top, total = _take_block(
-            acc, top, total, q, at, end, length, request, node, count, fresh_keys, token, in_block // GROUP,
-            block, k_ptr, v_ptr, table, tree_ptr, window_ptr, scale, pool_slot, pool_head,
+            acc, top, total, q, page, at, end, length, request, node, count, fresh_keys, token,
+            in_block // GROUP, block, k_ptr, v_ptr, tree_ptr, window_ptr, scale, pool_slot, pool_head,
             PACK, D, D_P, PAGE, BLOCK_N, TREE, WINDOW, UPCAST, True,
         )  # fmt: skip
-    for at in range(clear, end, step):
+        page = later
+    for at in tl.range(clear, end, step, num_stages=1):
+        later = _pages(table, at + step, paged, PACK, PAGE, BLOCK_N)
         acc, top, total = _take_block(
-            acc, top, total, q, at, end, length, request, node, count, fresh_keys, token, in_block // GROUP,
-            block, k_ptr, v_ptr, table, tree_ptr, window_ptr, scale, pool_slot, pool_head,
+            acc, top, total, q, page, at, end, length, request, node, count, fresh_keys, token,
+            in_block // GROUP, block, k_ptr, v_ptr, tree_ptr, window_ptr, scale, pool_slot, pool_head,
             PACK, D, D_P, PAGE, BLOCK_N, TREE, WINDOW, UPCAST, False,
         )  # fmt: skip
+        page = later
 
     if SPLIT and chunk < reach:
         cell = (token * HEADS + head) * splits + split
@@ -208,7 +219,7 @@ def launch(
         HEADS=heads, GROUP=group, PACK=tile.heads, D=dim, D_P=power_of_two(max(dim, 16)), PAGE=page_size,
         BLOCK_M=tile.rows, BLOCK_N=tile.keys, TREE=tree is not None, WINDOW=window is not None,
         SPLIT=partial is not None, UPCAST=INTERPRETED,  # bf16 arithmetic is wrong there, without a word
-        num_warps=tile.warps, num_stages=tile.stages,
+        num_warps=tile.warps, num_stages=tile.stages, **dependent(tile.dependent),
     )  # fmt: skip
     return out
 

@@ -19,6 +19,7 @@ class Tile:
 
     heads: KV heads that share a tile, a divisor of their number. More than one multiplies the arithmetic by
     it: only for the interpreter, where each operation costs the same whatever its size.
+    dependent: programs start while the kernel in front ends (kernels.launch.dependent).
     """
 
     rows: int
@@ -26,6 +27,7 @@ class Tile:
     heads: int = 1
     warps: int = 4
     stages: int = 2
+    dependent: bool = False
 
     def at_most(self, rows: int) -> Tile:
         """The same with no more rows than the power of two that holds `rows`."""
@@ -38,6 +40,10 @@ class Tiles:
 
     decode: Tile
     extend: Tile
+
+    def dependent(self) -> Tiles:
+        """The same, for dependent launches."""
+        return Tiles(replace(self.decode, dependent=True), replace(self.extend, dependent=True))
 
     def extending(self, rows: int) -> Tile:
         """The tile for `rows` query rows a request: whole or half, so that two kernels serve all prompts."""

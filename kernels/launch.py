@@ -3,10 +3,13 @@
 Knows no kernel. Triton decides when a kernel is decorated, so this is fixed at the first import.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import triton
 import triton.language as tl
+from triton import knobs
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.runtime.jit import JITFunction
 
 # Triton's own functions were decorated when it was first imported: they tell what this process can still do.
@@ -17,6 +20,40 @@ jit: Any = triton.jit  # a kernel's body is Triton's language, not Python for a 
 # In the interpreter an operation costs about the same whatever its size; Triton allows 2^20 elements.
 INTERPRETED_TILE = 1 << 18
 _ONE_THREAD_PRODUCT = 1 << 18  # multiplications up to which OpenBLAS stays on one thread
+
+
+@jit  # type: ignore[untyped-decorator]
+def enter(PDL: tl.constexpr) -> None:  # noqa: N803
+    """The first thing that a kernel does which may be launched as a dependent one, in every program: wait for
+    the kernel in front, whose end also means the end of all before it, then let the next one start."""
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+
+
+def dependent(wanted: bool) -> dict[str, bool]:
+    """Launch arguments of a kernel that calls `enter`: its programs may start while the kernel in front ends
+    (programmatic dependent launch, compute capability 9 and up)."""
+    return {"PDL": True, "launch_pdl": True} if wanted else {"PDL": False}
+
+
+class CompileCount:
+    """How many kernel variants this process has compiled, or loaded from Triton's cache, so far: a serving
+    process should have met all of them while it started."""
+
+    def __init__(self, after: Callable[..., Any] | None = None) -> None:
+        """after: another hook, which is called too."""
+        self.total = 0
+        self._after = after
+
+    def __call__(self, **event: Any) -> Any:
+        self.total += 1
+        return None if self._after is None else self._after(**event)
+
+
+COMPILED = CompileCount(knobs.runtime.jit_post_compile_hook)
+if not INTERPRETED:  # interpreted kernels are not compiled
+    knobs.runtime.jit_post_compile_hook = COMPILED
 
 
 def power_of_two(n: int) -> int:

@@ -12,17 +12,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import jit, power_of_two, tile_rows, warps_for
+from kernels.launch import dependent, enter, jit, power_of_two, tile_rows, warps_for
 
 
-@jit
+@jit(do_not_specialize=["tokens", "positions_ptr", "slots_ptr"])
 def _rope_store(
     q_ptr, k_ptr, v_ptr, cos_ptr, sin_ptr, positions_ptr, slots_ptr, q_out_ptr, k_out_ptr,
     k_pool_ptr, v_pool_ptr,
     tokens, q_stride, k_stride, v_stride, table_stride, pool_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
-    HEADS_P: tl.constexpr, KV_HEADS_P: tl.constexpr, HALF_P: tl.constexpr,
+    HEADS_P: tl.constexpr, KV_HEADS_P: tl.constexpr, HALF_P: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    enter(PDL)
     half: tl.constexpr = D // 2
     token = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     real = token < tokens
@@ -65,12 +66,13 @@ def _rope_store(
 
 def rope_store(
     q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, slots: Tensor,
-    k_pool: Tensor, v_pool: Tensor,
+    k_pool: Tensor, v_pool: Tensor, *, early: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Rotate q [T, Hq, D] and k [T, Hkv, D], store k and v [T, Hkv, D] at slots [T] of the pools
     [slots, Hkv, D]; returns contiguous (q, k). cos, sin: fp32 [max positions, D], halves repeating.
 
-    Heads must be D apart in every operand; tokens may be any stride apart.
+    Heads must be D apart in every operand; tokens may be any stride apart. early: programs start while the
+    kernel in front ends (kernels.launch.dependent).
     """
     tokens, heads, dim = q.shape
     kv_heads = k.shape[1]
@@ -86,6 +88,7 @@ def rope_store(
         tokens, q.stride(0), k.stride(0), v.stride(0), cos.stride(0), k_pool.stride(0),
         HEADS=heads, KV_HEADS=kv_heads, D=dim, ROWS=tile, HEADS_P=power_of_two(heads),
         KV_HEADS_P=power_of_two(kv_heads), HALF_P=power_of_two(dim // 2), num_warps=warps_for(tile * width),
+        **dependent(early),
     )  # fmt: skip
     return q_out, k_out
 

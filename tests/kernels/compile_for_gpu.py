@@ -17,7 +17,9 @@ from kernels.accept_ratio import _accept_ratio
 from kernels.accept_tree import _accept_tree, _trim_run
 from kernels.attention_decode import _merge
 from kernels.attention_tile import _attention_tile
+from kernels.attention_tiles import tiles_for
 from kernels.compact_kv import _compact_kv
+from kernels.launch import power_of_two
 from kernels.rms_norm import _rms_norm
 from kernels.rope_store import _rope_store
 from kernels.silu_mul import _silu_mul
@@ -53,32 +55,51 @@ def kind(name: str, dtype: str) -> str:
     return "fp32" if name in FLOATS else "i32"
 
 
-def compile_one(kernel: Any, dtype: str, target: GPUTarget, warps: int, **constants: Any) -> None:
+SHARED = {90: 227, 80: 99}  # KiB that a block may have; 80 stands for sm_86 too, which has less
+
+
+def compile_one(
+    kernel: Any, dtype: str, target: GPUTarget, warps: int, stages: int = 2, **constants: Any
+) -> None:
     names = list(inspect.signature(kernel.fn).parameters)
+    early = "PDL" in names and target.arch >= 90
+    if "PDL" in names:
+        constants["PDL"] = early
     signature = {n: "constexpr" if n in constants else kind(n, dtype) for n in names}
     assert not any(n.isupper() and n not in constants for n in names), "a constant is missing"
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    built = triton.compile(source, target=target, options={"num_warps": warps, "num_stages": 2})
+    options = {"num_warps": warps, "num_stages": stages, "launch_pdl": early}
+    built = triton.compile(source, target=target, options=options)
+    assert ("griddepcontrol.wait" in built.asm["ptx"]) is early
     shared = built.metadata.shared
-    assert shared <= 99 * 1024, f"{shared} bytes of shared memory: more than an sm_86 block has"
+    assert shared <= SHARED[target.arch] * 1024, f"{shared} bytes of shared memory: more than a block has"
     print(kernel.fn.__name__, dtype, constants, "shared", shared)
+
+
+def compile_tiles(dtype: str, target: GPUTarget) -> None:
+    """The tiles of decode (a few heads of one token; a wide tree; tree drafting) and of extend."""
+    size = 4 if dtype == "fp32" else 2
+    for dim, group, kind_of, split in (
+        (128, 4, "chain", True),
+        (128, 4, "extend", False),
+        (64, 3, "window", True),
+        (80, 8, "tree", True),
+        (64, 3, "extend", False),
+        (256, 4, "extend", False),
+    )[: 2 if size == 4 else None]:
+        tiles = tiles_for(target.arch // 10, size, dim)
+        rows = {"chain": group, "tree": 5 * group, "window": 8 * group}
+        tile = tiles.extend if kind_of == "extend" else tiles.decode.at_most(rows[kind_of])
+        compile_one(
+            _attention_tile, dtype, target, tile.warps, tile.stages, HEADS=group * 8, GROUP=group, PACK=1,
+            D=dim, D_P=power_of_two(dim), PAGE=16, BLOCK_M=tile.rows, BLOCK_N=tile.keys,
+            TREE=kind_of in ("tree", "window"), WINDOW=kind_of == "window", SPLIT=split, UPCAST=False,
+        )  # fmt: skip
 
 
 def main(capability: int, dtype: str) -> None:
     target = GPUTarget("cuda", capability, 32)
-    rows, keys = (32, 32) if dtype == "fp32" else (64, 64)
-    for dim, dim_p, block_m, group, tree, window, split in (
-        (64, 64, 16, 3, False, False, False),
-        (128, 128, 16, 4, False, False, True),
-        (80, 128, rows, 8, True, False, True),
-        (128, 128, rows, 4, False, False, False),
-        (64, 64, rows, 4, True, True, True),
-    ):
-        compile_one(
-            _attention_tile, dtype, target, 4, HEADS=group * 8, GROUP=group, PACK=1, D=dim, D_P=dim_p,
-            PAGE=16, BLOCK_M=block_m, BLOCK_N=keys, TREE=tree, WINDOW=window, SPLIT=split,
-            UPCAST=False,
-        )  # fmt: skip
+    compile_tiles(dtype, target)
     compile_one(_merge, dtype, target, 1, HEADS=8, D=80, D_P=128, S_P=8, STEP=64)
     compile_one(_merge, dtype, target, 4, HEADS=32, D=128, D_P=128, S_P=32, STEP=64)
     compile_one(_rms_norm, dtype, target, 4, H=576, ROWS=1, BLOCK=1024, ADD=True)

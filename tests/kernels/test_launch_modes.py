@@ -1,0 +1,72 @@
+"""How kernels are launched: dependent launches where a GPU has them, and the count of compiled kernels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from triton import knobs
+
+from kernels import launch
+from kernels.attention_tiles import HOPPER, Tile, Tiles, tiles_for
+from kernels.launch import COMPILED, INTERPRETED, CompileCount, dependent
+
+
+def test_a_dependent_launch_is_one_to_kernel_and_launcher_alike() -> None:
+    """A kernel that is launched early and does not wait would read what is not written yet."""
+    assert dependent(True) == {"PDL": True, "launch_pdl": True}
+    assert dependent(False) == {"PDL": False}  # other devices know no such launch argument
+
+
+def test_compiled_kernels_are_counted_beside_another_hook() -> None:
+    seen: list[str] = []
+
+    def other(**event: str) -> str:
+        seen.append(event["key"])
+        return "kept"
+
+    count = CompileCount(other)
+    assert [count(key="a"), count(key="b")] == ["kept", "kept"]
+    assert (count.total, seen) == (2, ["a", "b"])
+    assert CompileCount()(key="c") is None
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="Triton is compiled in this process")
+def test_nothing_is_compiled_in_the_interpreter() -> None:
+    assert COMPILED.total == 0
+    assert knobs.runtime.jit_post_compile_hook is not COMPILED
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_each_variant_counts_once() -> None:
+    from kernels.silu_mul import silu_mul
+
+    assert knobs.runtime.jit_post_compile_hook is launch.COMPILED
+    before = COMPILED.total
+    for _ in range(2):
+        silu_mul(torch.ones(2, 2 * 4242, device="cuda"))
+    assert COMPILED.total == before + 1
+
+
+@pytest.mark.parametrize("capability", [8, HOPPER, HOPPER + 1])
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("dim", [32, 64, 80, 128, 256])
+def test_tiles_fit_a_block_of_the_device(capability: int, size: int, dim: int) -> None:
+    """Queries, and a block of keys and of values for each step in flight, of padded heads."""
+    limit = 227 if capability >= HOPPER else 99
+    side = 1 << (dim - 1).bit_length()
+    tiles = tiles_for(capability, size, dim)
+    for tile in (tiles.decode, tiles.extend):
+        # The last stage's keys are in use while the others travel.
+        held = tile.rows + 2 * (tile.stages - 1) * tile.keys
+        assert held * side * size <= limit * 1024
+        assert tile.rows >= 16
+        assert tile.keys >= 16
+
+
+def test_two_kernels_serve_prompts_of_all_lengths() -> None:
+    tiles = Tiles(Tile(64, 64), Tile(128, 64, warps=8, stages=3, dependent=True))
+    assert {tiles.extending(rows) for rows in range(1, 3000)} == {
+        Tile(64, 64, warps=8, stages=3, dependent=True),
+        tiles.extend,
+    }
