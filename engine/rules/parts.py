@@ -141,6 +141,8 @@ def own_checks(facts: Facts) -> Answer:
 def workload(facts: Facts) -> Answer:
     """The prompts can be had."""
     part = facts.parts.get("workload")
+    if facts.flag("task", "asks", "workload") != "workload":
+        return not_applicable(f"{facts.named('task')} asks no workload")
     if part is None or facts.cfg.get("prompt") is not None:
         return not_applicable("a prompt was given" if part is not None else "no workload")
     try:
@@ -148,6 +150,19 @@ def workload(facts: Facts) -> Answer:
     except UserError as error:
         return violated("; ".join(str(error).splitlines()))
     return ok(f"{facts.named('workload')} can be read")
+
+
+def evaluation(facts: Facts) -> Answer:
+    """The questions, and what their answers are compared with, can be had."""
+    part = facts.parts.get("eval")
+    asked = facts.flag("task", "asks", "workload") == "eval"
+    if part is None or not (asked or getattr(part.cls, "chosen", False)):
+        return not_applicable("no test of accuracy was asked for")
+    try:
+        part.cls(part.config)
+    except UserError as error:
+        return violated("; ".join(str(error).splitlines()))
+    return ok(f"{facts.named('eval')} can be read")
 
 
 def sampling(facts: Facts) -> Answer:
@@ -182,5 +197,6 @@ PART_RULES = (
     Rule("draft attention", "a drafter has the attention it needs", draft_slots),
     Rule("own checks", "each part accepts its values", own_checks),
     Rule("workload", "the prompts can be read", workload),
+    Rule("evaluation", "the questions of a test of accuracy can be read", evaluation),
     Rule("sampling", "sampling values fit each other and the model", sampling),
 )

@@ -14,7 +14,7 @@ def simulated(facts: Facts) -> Answer:
     forced = facts.spec.simulated
     if forced is None:
         return not_applicable("acceptance is real")
-    if facts.flag("task", "compares_outputs", False):
+    if facts.flag("task", "judges_outputs", False):
         return violated(
             f"{facts.named('task')} judges outputs, and spec.simulate_accept_length={forced:g} makes them "
             "up; leave it out, or use task=bench"

@@ -129,9 +129,13 @@ class Task(ABC):
     """One verb of the command line. Its yaml names the class; `Config` holds the yaml's numbers."""
 
     leaves_run: ClassVar[bool] = True  # whether it gets a run folder
-    compares_outputs: ClassVar[bool] = False  # whether it judges outputs, which forced ones would spoil
+    judges_outputs: ClassVar[bool] = False  # whether it judges outputs, which forced ones would spoil
+    compares_outputs: ClassVar[bool] = False  # whether it judges them token by token, too
+    asks: ClassVar[str] = "workload"  # the config group that says what it asks the model
     shows_violations: ClassVar[bool] = False  # whether it runs although rules object, and reports them
-    main_figure: ClassVar[str | None] = None  # dotted name in its result that runs are compared by: more is better
+    main_figure: ClassVar[str | None] = (
+        None  # dotted name in its result that runs are compared by: more is better
+    )
 
     @dataclass(frozen=True)
     class Config:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
@@ -20,21 +21,29 @@ class RequestProgress:
     Silent for one request.
     """
 
-    def __init__(self, stderr: TextIO, total: int, what: str = "requests") -> None:
+    def __init__(
+        self,
+        stderr: TextIO,
+        total: int,
+        what: str = "requests",
+        note: Callable[[], str] = lambda: "",
+    ) -> None:
+        """note: what is said behind the count, asked whenever it is shown."""
         console = Console(file=stderr)
         self._bars = Progress(
             TextColumn(what),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[tokens]} tokens"),
+            TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),
             console=console,
             transient=True,
             disable=total < 2 or not console.is_terminal,
         )
-        self._task = self._bars.add_task(what, total=total, tokens=0)
+        self._task = self._bars.add_task(what, total=total, tokens=0, note="")
         self._tokens = self._done = 0
-        self._what, self._total, self._stderr = what, total, stderr
+        self._what, self._total, self._stderr, self._note = what, total, stderr, note
         self._lines = total >= 2 and not console.is_terminal
         self._said = time.monotonic()
 
@@ -42,10 +51,11 @@ class RequestProgress:
         """One more request is done."""
         self._tokens += answer.tokens
         self._done += 1
-        self._bars.update(self._task, advance=1, tokens=self._tokens)
+        self._bars.update(self._task, advance=1, tokens=self._tokens, note=self._note())
         if self._lines and time.monotonic() - self._said >= LINE_SECONDS:
             self._said = time.monotonic()
-            print(f"{self._what}: {self._done}/{self._total}, {self._tokens} tokens", file=self._stderr)
+            parts = [f"{self._done}/{self._total}", f"{self._tokens} tokens", self._note()]
+            print(f"{self._what}: {', '.join(filter(None, parts))}", file=self._stderr)
 
     def __enter__(self) -> RequestProgress:
         self._bars.start()

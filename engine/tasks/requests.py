@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from engine.tasks.base import TaskContext, TextEngine
     from engine.text.tokenizer import Tokenizer
 
+SEED_LIMIT = 1 << 63
 Message = Mapping[str, str]
 
 
@@ -92,6 +93,18 @@ def own_params(item: WorkItem, params: SamplingParams) -> SamplingParams:
     if item.max_tokens is None:
         return params
     return replace(params, max_tokens=item.max_tokens, min_tokens=min(params.min_tokens, item.max_tokens))
+
+
+def seeded(jobs: Sequence[Job], seed: int) -> list[Job]:
+    """An explicit seed for each request, so that two engines draw the same whatever else they have served."""
+    return [
+        job if job.params.seed is not None else replace(job, params=_with_seed(job.params, seed + job.key))
+        for job in jobs
+    ]
+
+
+def _with_seed(params: SamplingParams, seed: int) -> SamplingParams:
+    return replace(params, seed=seed % SEED_LIMIT)
 
 
 def warn_of_turns(items: Sequence[WorkItem], task: str, context: TaskContext) -> None:

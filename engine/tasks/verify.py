@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from engine.build import choice, number
@@ -31,10 +31,8 @@ from engine.tasks.probe import TOLERANCES, Tolerance
 from engine.tasks.progress import RequestProgress
 from engine.tasks.reference import REFERENCE, Judge, compare_all, reference_of, same_numbers
 from engine.tasks.report import answer_row, one_line
-from engine.tasks.requests import load_workload, make_jobs, sampling_params, warn_of_turns
+from engine.tasks.requests import load_workload, make_jobs, sampling_params, seeded, warn_of_turns
 from engine.workloads.base import WorkItem, Workload
-
-SEED_LIMIT = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class Chosen:
 class Verify(Task):
     """Passes when every answer is equal up to near-ties; a real difference is exit code 1."""
 
-    compares_outputs = True
+    judges_outputs = compares_outputs = True
 
     @dataclass(frozen=True)
     class Config(Task.Config):
@@ -95,7 +93,7 @@ class Verify(Task):
             items = workload.items(engine.shape.vocab_size)
             warn_of_turns(items, "verify", context)
             context.folder().write_lines(WORKLOAD, (item.as_row() for item in items))
-            jobs = _seeded(make_jobs(engine, items, params, self._config.raw), engine.seed)
+            jobs = seeded(make_jobs(engine, items, params, self._config.raw), engine.seed)
             answers, seconds = _timed(engine, jobs, stop, context, "chosen path", None)
             titles = [item.title() for item in items]
             return Chosen(jobs, titles, answers, seconds, engine.seed, engine.dtype, exercised(engine))
@@ -144,15 +142,6 @@ def verdict_table(found: Sequence[Comparison], titles: Sequence[str], result: Ma
     rate = f"{result['near_ties_per_10000']:.2f} near-ties per 10,000 tokens"
     verdict = f"{result['verdict']}: {counts}; {result['tokens_compared']} tokens, {rate}"
     return "\n".join([*lines, "", exercised_line(result["exercised"]), verdict])
-
-
-def _seeded(jobs: Sequence[Job], seed: int) -> list[Job]:
-    """An explicit seed for each request, so that both engines draw the same whatever they count."""
-    return [replace(job, params=_with_seed(job.params, seed + job.key)) for job in jobs]
-
-
-def _with_seed(params: SamplingParams, seed: int) -> SamplingParams:
-    return params if params.seed is not None else replace(params, seed=seed % SEED_LIMIT)
 
 
 def _timed(

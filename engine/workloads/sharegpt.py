@@ -87,9 +87,6 @@ class ShareGptWorkload(DataWorkload[Dialogue]):
         """limit: the first so many conversations (answers=engine) or requests (answers=file). max_turns: of a
         conversation."""
 
-        path: str | None = None
-        limit: int | None = number(None, ge=1)
-        seed: int | None = number(None, ge=0)
         answers: str = choice("engine", ("engine", "file"))
         max_turns: int | None = number(None, ge=1)
 
