@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TextIO
 
 from engine.sweeps.cells import Cell
@@ -15,7 +16,7 @@ from engine.sweeps.listing import closing
 from engine.sweeps.states import FAILURES, FINISHED, OK, JobState
 from engine.sweeps.stopping import Stopping
 from engine.sweeps.study import Study
-from engine.sweeps.summary import final_report, summary_after_job
+from engine.sweeps.summary import write_summary
 from engine.sweeps.supervise import Supervisor
 from engine.sweeps.watch import Watch
 from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK
@@ -44,7 +45,7 @@ def run_jobs(sweep: Sweep, out: TextIO, err: TextIO) -> int:
     settings = sweep.study.config
     with Stopping(sweep.folder, err) as stop:
         complete = _launch(sweep, err)
-    page = final_report(sweep.folder.path)
+    page = write_summary(sweep.folder.path, page=True)
     states = sweep.states()
     print(closing(sweep.cells, states, sweep.folder.path, page), file=out, flush=True)
     if stop.requested:
@@ -66,10 +67,9 @@ def _launch(sweep: Sweep, err: TextIO) -> bool:
     """Whether the launcher has brought every job to an end."""
     settings = sweep.study.config
     runnable = [cell for cell in sweep.cells if cell.verdict == OK]
+    summarise = partial(write_summary, sweep.folder.path, page=False)
     figures = {cell.id: main_figure(cell, settings.figure, settings.better) for cell in runnable}
-    watch = Watch(
-        sweep.folder, runnable, sweep.todo, figures, lambda: summary_after_job(sweep.folder.path), err
-    )
+    watch = Watch(sweep.folder, runnable, sweep.todo, figures, summarise, err)
     ids = [cell.id for cell in sweep.todo]
     with watch:
         try:

@@ -5,25 +5,21 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from engine.lazy import lazy_import
-
-report = lazy_import("engine.report")  # with its plotting library: only a sweep needs it
+from engine import report
+from engine.errors import UserError
 
 log = logging.getLogger("syncless")
 
 
-def summary_after_job(directory: Path) -> None:
-    """summary.md and results.csv. What goes wrong here costs no job: it is said, and the jobs go on."""
-    try:
-        report.write([directory], page=False)
-    except Exception as error:
-        log.warning("the summary could not be written: %s: %s", type(error).__name__, error)
+def write_summary(directory: Path, *, page: bool) -> Path | None:
+    """summary.md and results.csv, at the end report.html too; the page's path, None where there is none.
 
-
-def final_report(directory: Path) -> Path | None:
-    """Everything, report.html too; the page's path."""
+    What goes wrong here costs no job: it is said, and `python -m engine.report` can do it again.
+    """
     try:
-        return Path(report.write([directory]))
-    except (ImportError, AttributeError) as error:
-        log.warning("no report yet: %s", error)
-        return None
+        return report.write([directory], page=page)
+    except UserError as error:
+        log.warning("%s", error)
+    except Exception as error:  # whatever a figure of some task may cause: the results are on disk
+        log.warning("the report of %s was not written: %s: %s", directory, type(error).__name__, error)
+    return None

@@ -30,7 +30,7 @@ class Watch:
         cells: Sequence[Cell],
         todo: Sequence[Cell],
         figures: Mapping[str, MainFigure],
-        summarise: Callable[[], None],
+        summarise: Callable[[], object],
         stderr: TextIO,
     ) -> None:
         self._folder, self._stderr, self._summarise = folder, stderr, summarise
