@@ -49,6 +49,7 @@ class ScratchSteps:
         self._queue = queue
         self._mirrored = mirrored
         self._burst = BURST if table.tokens.is_cuda else 1
+        self._preparing = 0.0
 
     @property
     def max_batch(self) -> int:
@@ -62,8 +63,14 @@ class ScratchSteps:
             self._step.prepare(step)
             return Published(())
 
+        start = time.perf_counter()
         self._queue.submit(work)
         self._queue.synchronize()
+        self._preparing += time.perf_counter() - start
+
+    def clock(self) -> float:
+        """Time that stands still while steps are prepared: what is done once costs no step anything."""
+        return time.perf_counter() - self._preparing
 
     def seconds(self, batch: int, width: int, resume: bool) -> float:
         """Wall time of one step, what the drafter learns from it included."""

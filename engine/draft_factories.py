@@ -177,6 +177,7 @@ def step_costs(
                 scratch.max_batch,
                 resumes=plan.draft_extend,
                 progress=progress,
+                clock=scratch.clock,
             )
 
     return costs_from(choice, key, plan.measures, measured)

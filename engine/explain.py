@@ -23,7 +23,7 @@ from engine.memory import (
 )
 from engine.overrides import chosen_options
 from engine.rules import Verdict, verdicts
-from engine.rules.graphs import host_length_causes
+from engine.rules.graphs import host_length_causes, planned_sizes
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,11 @@ class Explanation:
             "parts": part_rows(self.facts),
             "device": asdict(self.facts.device),
             "dtype": {"weights": self.facts.weights, "compute": self.facts.compute},
-            "step": {"width": self.facts.width, "graph": list(graph_contents(self.facts))},
+            "step": {
+                "width": self.facts.width,
+                "graph": list(graph_contents(self.facts)),
+                "sizes": list(planned_sizes(self.facts)),
+            },
             "memory": plan_dict(self.plan),
             "rules": [asdict(verdict) for verdict in self.verdicts],
         }
@@ -103,6 +107,8 @@ def plan(facts: Facts) -> MemoryPlan | None:
         at_least=automatic and facts.device.kind != "cpu",
         draft_slots=facts.spec.draft_slots,
         scratch=facts.spec.scratch,
+        graphs=len(planned_sizes(facts)) if facts.device.kind == "cuda" else 0,
+        draft_passes=facts.spec.longest_run if facts.spec.draft else 0,
     )
     return memory_plan(facts.shape, facts.weights, facts.compute, sizes, draft)
 
@@ -137,7 +143,7 @@ def part_rows(facts: Facts) -> list[dict[str, Any]]:
 
 
 def graph_contents(facts: Facts) -> tuple[str, ...]:
-    """The stages that one graph replay runs; empty: every step runs eagerly."""
+    """The stages of a decode step that lie in graphs; empty: every step runs eagerly."""
     return tuple(facts.flag("graph", "contents", ()))
 
 

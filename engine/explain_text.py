@@ -13,6 +13,7 @@ from rich.text import Text
 from engine.explain import Explanation, graph_contents, part_rows, slot_row
 from engine.facts import Slot
 from engine.memory import plan_rows
+from engine.rules.graphs import planned_sizes
 
 _STYLES = {"ok": "green", "violated": "bold red", "unknown": "yellow", "not applicable": "dim"}
 
@@ -58,6 +59,9 @@ def _step(console: Console, explanation: Explanation) -> None:
     contents = graph_contents(facts)
     inside = ", ".join(contents) if contents else "nothing; every stage runs eagerly"
     console.print(f"decode step: width {facts.width}; its graph holds: {inside}")
+    sizes = planned_sizes(facts)
+    if sizes:
+        console.print(f"captured at start for batches of {', '.join(map(str, sizes))}")
     console.print(
         f"device: {facts.device.kind}; weights: {facts.weights or '?'}; arithmetic: {facts.compute or '?'}\n"
     )

@@ -19,6 +19,8 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "int64": 8, "boo
 INT4_BYTES = 0.5 + 4 / 32  # half a byte a weight, and a bfloat16 scale and zero for every 32
 CPU_POOL_BYTES = 256 << 20  # automatic KV pool on a CPU, which shares its memory with everything else
 CPU_POOL_TOKENS = 65536
+KERNEL_BYTES = 64 << 10  # of a captured launch: a rule of thumb; a run's result says what its graphs took
+LAYER_KERNELS, STEP_KERNELS, DRAFT_KERNELS = 12, 60, 30  # in a decode step: a layer, the rest, a draft's pass
 GPU_SHARE = 0.85  # of the free device memory after the weights; the rest is workspace
 
 
@@ -58,6 +60,8 @@ class PlanSizes:
     at_least: bool = False  # the pool takes what is free, `tokens` at least
     draft_slots: int = 0  # positions that a chain drafts ahead
     scratch: int = 0  # KV slots a row beside the draft's pages
+    graphs: int = 0  # decode graphs captured at start
+    draft_passes: int = 0  # of a draft model in a decode step
 
 
 def memory_plan(
@@ -68,7 +72,7 @@ def memory_plan(
     slots = sizes.tokens + sizes.page_size
     per_token = kv_layout(shape, compute).bytes_per_token()
     rows, context = sizes.max_running + 1, sizes.context + 3 * sizes.width + sizes.draft_slots
-    items = (
+    items: tuple[MemoryItem, ...] = (
         MemoryItem("weights", weight_bytes(shape, weights), f"{parameters(shape):,} parameters in {weights}"),
         MemoryItem("kv pool", slots * per_token, _pool_text(slots, per_token, compute, sizes)),
         MemoryItem("rows", row_bytes(rows, context, sizes), _rows_text(rows, context, sizes)),
@@ -83,7 +87,17 @@ def memory_plan(
             f"logits of {sizes.max_running * sizes.width} tokens, activations of {sizes.chunk}",
         ),
     )
+    items += graph_items(shape, sizes)
     return MemoryPlan(items if draft is None else items + draft_items(draft, sizes))
+
+
+def graph_items(shape: ModelShape, sizes: PlanSizes) -> tuple[MemoryItem, ...]:
+    """What decode graphs add. Their tensors are the workspace's; the driver keeps a copy of every launch."""
+    if not sizes.graphs:
+        return ()
+    kernels = shape.num_layers * LAYER_KERNELS + STEP_KERNELS + sizes.draft_passes * DRAFT_KERNELS
+    text = f"{sizes.graphs} of about {kernels} kernels, some {human(KERNEL_BYTES)} each in the driver"
+    return (MemoryItem("decode graphs", sizes.graphs * kernels * KERNEL_BYTES, text),)
 
 
 def draft_items(draft: DraftMemory, sizes: PlanSizes) -> tuple[MemoryItem, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from engine.batch import Mode
+from engine.graphs.cost import CaptureCost
 from engine.spec_metrics import Run, SpecCounts
 from engine.stage_times import StageTimes
 
@@ -21,6 +22,7 @@ class EngineMetrics:
     """decode means VERIFY steps of any width. A host wait is a wait while no later step is queued; waiting
     with one queued is back-pressure. Tokens are counted as users get them (after trimming), never per draft.
     runs: results of decode steps with drafts. widths: decode steps by their width. stages: off unless asked.
+    captures: what graphs cost, by phase.
     """
 
     extend_steps: int = 0
@@ -57,6 +59,7 @@ class EngineMetrics:
     runs: Counter[Run] = field(default_factory=Counter)
     widths: Counter[int] = field(default_factory=Counter)
     stages: StageTimes = field(default_factory=StageTimes)
+    captures: dict[str, CaptureCost] = field(default_factory=dict)
 
     def launched(self, mode: Mode, rows: int, width: int = 0) -> None:
         """A step of `rows` requests was launched."""

@@ -35,6 +35,7 @@ def context(
     drafts: Sequence[AttentionBackend | None] = (),
 ) -> ModeContext:
     """What modes are built with. drafts: the attention of draft passes."""
+    metrics.captures = capturer.costs
     drafting = [backend for backend in drafts if backend is not None]
     return ModeContext(
         capturer,

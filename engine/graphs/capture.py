@@ -11,11 +11,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 
+from engine.graphs.cost import CaptureCost, total
 from engine.graphs.recording import Recording, record
 
 T = TypeVar("T")
@@ -31,16 +31,6 @@ class Captured(ABC):
     def settle(self) -> None:
         """Do now what the first replay would take longer for. May run the work."""
         return None
-
-
-@dataclass
-class CaptureCost:
-    """What captures have cost so far. bytes: of device memory that the graphs hold, the driver's part
-    included; 0 on the CPU."""
-
-    captures: int = 0
-    seconds: float = 0.0
-    bytes: int = 0
 
 
 class Capturer(ABC):
@@ -68,12 +58,7 @@ class Capturer(ABC):
     @property
     def cost(self) -> CaptureCost:
         """Of all phases."""
-        every = self.costs.values()
-        return CaptureCost(
-            sum(cost.captures for cost in every),
-            sum(cost.seconds for cost in every),
-            sum(cost.bytes for cost in every),
-        )
+        return total(self.costs)
 
     def beside(self) -> Capturer:
         """Another one with memory of its own, whose captures may run while this one's do. One cost for

@@ -36,8 +36,8 @@ class SizedGraph(GraphMode):
 
     @classmethod
     def planned_sizes(cls, config: Config, max_running: int) -> tuple[int, ...]:
-        """The batch sizes that a configuration comes to, in order."""
-        return chosen_sizes(config.sizes, max_running)
+        """The batch sizes that a configuration comes to, in order; none where its values are wrong."""
+        return () if size_problems(config.sizes) else chosen_sizes(config.sizes, max_running)
 
     def sizes(self, max_running: int) -> tuple[int, ...]:
         return self.planned_sizes(self.config, max_running)

@@ -12,6 +12,7 @@ from typing import Any
 
 from engine.build import choice, number
 from engine.errors import UserError
+from engine.graphs.cost import cost_rows
 from engine.metrics import difference
 from engine.params import SamplingParams
 from engine.runs import OUTPUTS, WORKLOAD
@@ -152,6 +153,7 @@ class Bench(Task):
             **figures,
             "spec": spec_result(engine, [run.spec for run in runs], [run.counts for run in runs]),
             **compared(figures, None if against is None else medians(against.runs)),
+            "captures": cost_rows(engine.metrics.captures),
             "peak_memory_bytes": peak_memory_bytes(engine.device),
             "requests": len(runs[-1].answers) if runs else 0,
             "concurrency": self._config.concurrency,

@@ -27,6 +27,7 @@ def spec_result(
         **spec_figures(reduce(add, counted, NOTHING), results, engine.spec.longest_run - 1),
         "draft_too_long": sum(counts["draft_too_long"] for counts in counters),
         "simulated_accept_length": engine.spec.simulated,
+        "untimed": engine.metrics.stages.hidden or None,
     }
 
 
@@ -57,6 +58,8 @@ def spec_lines(result: Mapping[str, Any], mark: str) -> list[str]:
     if spec["time_shares"] is not None:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in spec["time_shares"].items())
         lines.append(f"  time of a step     {shares}")
+    elif spec["untimed"] is not None:
+        lines.append(f"  time of a step     {spec['untimed']}")
     if spec["draft_too_long"]:
         lines.append(f"  past the draft's positions {spec['draft_too_long']} requests")
     if result["speedup"] is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.build import choice, number
+from engine.graphs.cost import cost_rows
 from engine.metrics import difference, rates
 from engine.provenance import device_facts
 from engine.runs import WORKLOAD, write_json
@@ -113,6 +114,7 @@ def _result(
         "dtype": engine.dtype,
         "metrics": counts,
         "rates": rates(counts),
+        "captures": cost_rows(engine.metrics.captures),
     }
 
 
