@@ -137,6 +137,8 @@ class EngineCore:
                     live.news.append(delta)
                     live.open -= delta.finish_reason is not None
             self._since = end if any(live.open for live in self._live.values()) else None
+            if self._since is None:
+                self.metrics.occupancy.rest()
             return deltas
 
     def output(self, request_id: str) -> RequestOutput | None:

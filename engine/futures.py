@@ -85,7 +85,7 @@ class FutureMap:
         if self._read is not None:
             self._read.ticket.release()
         self._read = handle  # a step later: the mirror of the lengths may be asked for until then
-        self._metrics.device_seconds = self._queue.busy_seconds()
+        self._metrics.device_worked(time.perf_counter(), self._queue.busy_seconds())
         return result
 
     def _wait(self, handle: StepHandle, *, later_queued: bool) -> None:

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from engine.batch import Mode
+from engine.compiled import COMPILED
 from engine.graphs.cost import CaptureCost
+from engine.occupancy import Occupancy
 from engine.spec_metrics import Run, SpecCounts
 from engine.stage_times import StageTimes
 
@@ -22,7 +24,7 @@ class EngineMetrics:
     """decode means VERIFY steps of any width. A host wait is a wait while no later step is queued; waiting
     with one queued is back-pressure. Tokens are counted as users get them (after trimming), never per draft.
     runs: results of decode steps with drafts. widths: decode steps by their width. stages: off unless asked.
-    captures: what graphs cost, by phase.
+    captures: what graphs cost, by phase. occupancy: of the latest steps.
     """
 
     extend_steps: int = 0
@@ -59,6 +61,7 @@ class EngineMetrics:
     runs: Counter[Run] = field(default_factory=Counter)
     widths: Counter[int] = field(default_factory=Counter)
     stages: StageTimes = field(default_factory=StageTimes)
+    occupancy: Occupancy = field(default_factory=Occupancy)
     captures: dict[str, CaptureCost] = field(default_factory=dict)
 
     def launched(self, mode: Mode, rows: int, width: int = 0) -> None:
@@ -93,9 +96,25 @@ class EngineMetrics:
             self.host_waits += 1
             self.host_wait_seconds += seconds
 
+    def device_worked(self, wall: float, busy: float) -> None:
+        """A result was read at `wall` seconds, when the device had been at work for `busy` seconds in all."""
+        self.device_seconds = busy
+        self.occupancy.note(wall, busy)
+
+    @property
+    def forward_occupancy(self) -> float | None:
+        """Share of the latest steps' wall time in which the device executed them; None: too few so far."""
+        return self.occupancy.share
+
+    @property
+    def compiled_kernels(self) -> int:
+        """Kernels that this process has compiled so far; a serving engine adds none."""
+        return COMPILED.total
+
     def snapshot(self) -> dict[str, Number]:
         """All plain counters by name."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.type in ("int", "float")}
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.type in ("int", "float")}
+        return {**own, "compiled_kernels": self.compiled_kernels}
 
     def spec_counts(self) -> SpecCounts:
         """What is known of drafts so far; for differences."""

@@ -3,7 +3,6 @@
 Knows no kernel. Triton decides when a kernel is decorated, so this is fixed at the first import.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import triton
@@ -11,6 +10,8 @@ import triton.language as tl
 from triton import knobs
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.runtime.jit import JITFunction
+
+from engine.compiled import COMPILED
 
 # Triton's own functions were decorated when it was first imported: they tell what this process can still do.
 INTERPRETED: bool = not isinstance(tl.sum, JITFunction)
@@ -37,23 +38,8 @@ def dependent(wanted: bool) -> dict[str, bool]:
     return {"PDL": True, "launch_pdl": True} if wanted else {"PDL": False}
 
 
-class CompileCount:
-    """How many kernel variants this process has compiled, or loaded from Triton's cache, so far: a serving
-    process should have met all of them while it started."""
-
-    def __init__(self, after: Callable[..., Any] | None = None) -> None:
-        """after: another hook, which is called too."""
-        self.total = 0
-        self._after = after
-
-    def __call__(self, **event: Any) -> Any:
-        self.total += 1
-        return None if self._after is None else self._after(**event)
-
-
-COMPILED = CompileCount(knobs.runtime.jit_post_compile_hook)
 if not INTERPRETED:  # interpreted kernels are not compiled
-    knobs.runtime.jit_post_compile_hook = COMPILED
+    knobs.runtime.jit_post_compile_hook = COMPILED.before(knobs.runtime.jit_post_compile_hook)
 
 
 def power_of_two(n: int) -> int:

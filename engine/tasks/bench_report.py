@@ -158,6 +158,8 @@ def bench_table(result: Mapping[str, Any]) -> str:
         f"  tokens a step and request {_number(result['accept_length'])}",
         *spec_lines(result, claim),
         f"  host waits a step  {_number(result['host_waits_per_step'], 4):>10}",
+        f"  back-pressure waits a step {_number(result['back_pressure_waits_per_step'], 4)}",
+        f"  device at work     {_share(result['forward_occupancy']):>10}",
         f"  host work a step, ms {_number(result['host_ms_per_step'], 3):>8}",
         f"  peak memory        {result['peak_memory_bytes'] / 2**20:10.0f} MiB",
     ]
@@ -184,6 +186,10 @@ def _median_of(rows: Sequence[Any]) -> Any:
 
 def _number(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
 
 
 def _spread(values: Mapping[str, float | None]) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ORDER = ("kernels", "backends", "speculative", "engine")
-LEAVES = {"engine.batch", "engine.build", "engine.typed", "engine.errors", "engine.lazy"}
+LEAVES = {"engine.batch", "engine.build", "engine.compiled", "engine.typed", "engine.errors", "engine.lazy"}
 # What a draft model shares with a target: shapes, RoPE, linear maps, checkpoints. Leaves too.
 LEAVES |= {
     f"engine.models.{n}"

@@ -1,0 +1,29 @@
+"""How many kernels this process has compiled: a count that whoever compiles adds to. A leaf, free of torch.
+
+One a process, as the compiler is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class CompileCount:
+    """A hook for Triton: it is called after each kernel variant that was compiled, or loaded from the cache
+    on disk. A serving engine should have met all of them while it started."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def before(self, other: Callable[..., Any] | None) -> Callable[..., Any]:
+        """The hook that counts and then calls `other`."""
+
+        def hook(**event: Any) -> Any:
+            self.total += 1
+            return None if other is None else other(**event)
+
+        return hook
+
+
+COMPILED = CompileCount()
