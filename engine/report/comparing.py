@@ -20,8 +20,8 @@ FLOOR = 0.02  # smaller differences are never flagged: two processes of one buil
 
 @dataclass(frozen=True)
 class Change:
-    """One figure of one cell, in two sweeps. ratio: after over before. p: of "no difference", adjusted for all
-    comparisons; None where there are too few repeats to judge. verdict: a word; flagged: beyond the noise."""
+    """One figure of one cell, in two sweeps. ratio: after over before. p: of "no difference", adjusted for
+    all comparisons; None where there are too few repeats to judge. flagged: beyond the noise."""
 
     figure: Figure
     before: Row

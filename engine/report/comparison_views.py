@@ -6,36 +6,24 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.report.cells import Cell, Column, Plain
 from engine.report.comparing import FLOOR, Change, Comparison, compare, provenance
-from engine.report.numbers import number, times
+from engine.report.numbers import NOTHING, moment, number, times
 from engine.report.settings import label
 from engine.report.study import Study, letter
 
 
 @dataclass(frozen=True)
-class ChangeView:
-    """A line of a comparison."""
-
-    name: str
-    figure: str
-    then: str
-    now: str
-    ratio: str
-    verdict: str
-    flagged: bool
-    mark: str
-
-
-@dataclass(frozen=True)
 class ComparisonView:
-    """before, after: letters of the sweeps. facts: (name, then, now). moved: a sentence each."""
+    """facts: code, versions and machine where they differ. flagged, others: figures that differ beyond the
+    noise, and the rest. moved: a sentence for each cell that ended
+    otherwise."""
 
     title: str
     sentence: str
-    before: str
-    after: str
-    facts: Sequence[tuple[str, str, str]]
-    changes: Sequence[ChangeView]
+    facts: Plain
+    flagged: Plain
+    others: Plain
     moved: Sequence[str]
 
 
@@ -44,32 +32,28 @@ def comparison_views(study: Study) -> list[ComparisonView]:
     return [_view(study, place, found) for place, found in enumerate(compare(study.sweeps), 1)]
 
 
-def sweep_views(study: Study) -> list[dict[str, str | int]]:
-    """One line a sweep: where it ran and how much of it is done."""
-    return [
-        {
-            "letter": letter(place),
-            "name": sweep.name,
-            "created": sweep.created or "-",
-            "commit": provenance(sweep).get("commit", "-"),
-            "device": provenance(sweep).get("device", "-"),
-            "finished": sum(row.measured for row in sweep.rows),
-            "cells": len(sweep.rows),
-        }
-        for place, sweep in enumerate(study.sweeps)
-    ]
+def sweeps_table(study: Study) -> Plain:
+    """Where each sweep ran, and how much of it is done."""
+    head = [*map(Column, ("sweep", "folder", "started", "commit", "device")), Column("finished", number=True)]
+    rows = []
+    for place, sweep in enumerate(study.sweeps):
+        facts = provenance(sweep)
+        done = f"{sum(row.measured for row in sweep.rows)} of {len(sweep.rows)}"
+        known = (facts.get(name, NOTHING) for name in ("commit", "device"))
+        rows.append([*map(Cell, (letter(place), sweep.name, moment(sweep.created), *known, done))])
+    return Plain("Sweeps", head, rows)
 
 
 def _view(study: Study, place: int, found: Comparison) -> ComparisonView:
-    order = {"worse": 0, "better": 1}
-    changes = sorted(found.changes, key=lambda change: order.get(change.verdict, 2))
+    one, other = letter(0), letter(place)
+    flagged = sorted((c for c in found.changes if c.flagged), key=lambda change: change.verdict == "better")
+    facts = [[*map(Cell, (name, *pair))] for name, pair in found.facts.items()]
     return ComparisonView(
-        title=f"{letter(place)} against {letter(0)}",
+        title=f"{other} against {one}",
         sentence=_sentence(found),
-        before=letter(0),
-        after=letter(place),
-        facts=[(name, then, now) for name, (then, now) in found.facts.items()],
-        changes=[_change(study, change) for change in changes],
+        facts=Plain("Provenance", [*map(Column, ("", one, other))], facts),
+        flagged=_changes(study, flagged, one, other),
+        others=_changes(study, [change for change in found.changes if not change.flagged], one, other),
         moved=[
             f"{label(b, study.keys)}: {a.state}, now {b.state}" + (f" ({b.reason})" if b.reason else "")
             for a, b in found.moved
@@ -77,25 +61,26 @@ def _view(study: Study, place: int, found: Comparison) -> ComparisonView:
     )
 
 
+def _changes(study: Study, changes: Sequence[Change], one: str, other: str) -> Plain:
+    numbers = [Column(name, number=True) for name in (one, other, f"{other} / {one}")]
+    head = [Column("cell"), Column("figure"), *numbers, Column("verdict")]
+    flagged = frozenset(place for place, change in enumerate(changes) if change.flagged)
+    return Plain("Differences", head, [_change(study, change) for change in changes], flagged)
+
+
 def _sentence(found: Comparison) -> str:
     counts = Counter(change.verdict for change in found.changes)
     said = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common()) or "no cell finished in both"
     lonely = f" {len(found.lonely)} cells are in one of them only." if found.lonely else ""
     return (
-        f"Figures of cells with the same configuration: {said}. Better or worse: beyond the noise of the repeats "
-        f"(Welch's t on logarithms, Holm's correction over all comparisons, 5%) and by at least {FLOOR:.0%}.{lonely}"
+        f"Figures of cells with the same configuration: {said}. Better or worse: beyond the noise of the "
+        "repeats (Welch's t on logarithms, Holm's correction over all comparisons, 5%) and by at least "
+        f"{FLOOR:.0%}.{lonely}"
     )
 
 
-def _change(study: Study, change: Change) -> ChangeView:
+def _change(study: Study, change: Change) -> list[Cell]:
     figure = change.figure
-    return ChangeView(
-        name=label(change.after, study.keys),
-        figure=figure.title,
-        then=number(figure.value(change.before.result)),
-        now=number(figure.value(change.after.result)),
-        ratio=times(change.ratio),
-        verdict=change.verdict,
-        flagged=change.flagged,
-        mark=change.mark,
-    )
+    values = [number(figure.value(row.result)) for row in (change.before, change.after)]
+    texts = [label(change.after, study.keys), figure.title, *values, times(change.ratio)]
+    return [*map(Cell, texts), Cell(change.verdict, mark=change.mark)]

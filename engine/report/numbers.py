@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import datetime
 from typing import Any
 
 from engine.report.stats import Ratio
@@ -55,6 +56,14 @@ def duration(seconds: float | None) -> str:
     if whole < HOUR:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def moment(text: str | None) -> str:
+    """A time of ISO 8601 to the minute; as it is where it is none."""
+    try:
+        return datetime.fromisoformat(text or "").isoformat(sep=" ", timespec="minutes")
+    except ValueError:
+        return text or NOTHING
 
 
 def choice(value: Any) -> str:

@@ -14,14 +14,16 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from engine import __version__
-from engine.report.comparison_views import comparison_views, sweep_views
+from engine.report.cells import Column
+from engine.report.comparison_views import comparison_views, sweeps_table
 from engine.report.library import script
 from engine.report.numbers import number, times
-from engine.report.plots import Plot, plots
+from engine.report.plots import plots
+from engine.report.plots.base import Plot, name
 from engine.report.sentences import METHOD, baselines, now, title
-from engine.report.settings import command, label, shown
+from engine.report.settings import command, shown
 from engine.report.study import Study
-from engine.report.views import Column, columns, effect_view, other_view, row_view
+from engine.report.views import columns, effects_table, other_view, row_view
 
 
 def html(study: Study) -> str:
@@ -49,18 +51,18 @@ def _page(study: Study, drawn: Sequence[Plot]) -> dict[str, Any]:
         "notes": study.notes,
         "best": _best(study),
         "common": list(study.common.items()),
-        "sweeps": sweep_views(study),
+        "sweeps": sweeps_table(study),
         "comparisons": comparison_views(study),
         "columns": table,
         "order": _order(study, table),
         "rows": [row_view(study, row) for row in study.ranked],
         "facets": _facets(study),
         "method": METHOD,
-        "effects": [effect_view(effect) for effect in study.effects],
+        "effects": effects_table(study),
         "plots": drawn,
         "figures": _json([plot.figure() for plot in drawn]),
         "others": [other_view(study, row) for row in study.others],
-        "foot": f"Written {now()} by Syncless {__version__}. results.csv beside this page has all figures in full.",
+        "foot": f"Written {now()} by Syncless {__version__}. results.csv has all figures in full.",
     }
 
 
@@ -88,7 +90,7 @@ def _best(study: Study) -> dict[str, str] | None:
         return None
     own = study.speedups.get(best.number)
     return {
-        "name": label(best, study.keys),
+        "name": name(study, best),
         "value": number(study.leading.value(best.result)),
         "unit": f"{study.leading.label} {study.leading.unit}",
         "speedup": times(own.ratio) if own else "",

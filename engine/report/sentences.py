@@ -1,4 +1,4 @@
-"""Sentences that page and summary share: titles, what was compared with what, and how. Knows neither's form."""
+"""Sentences that page and summary share: titles, what was compared with what, and how. Knows no form."""
 
 from __future__ import annotations
 

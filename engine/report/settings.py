@@ -13,6 +13,8 @@ from engine.report.rows import Row
 WORK = ("model", "workload", "sampling", "task", "prompt", "seed")
 SEED = "seed"
 PROGRAM = ("python", "-m", "engine")
+MUTE = ("none", "null", "default", "true", "false")
+WORD = 28  # letters of a value in a row's name
 MISSING = object()
 
 
@@ -49,11 +51,21 @@ def same(a: Any, b: Any) -> bool:
 
 
 def differing(rows: Sequence[Row]) -> list[str]:
-    """Keys in which the rows differ, those of the sweep's own in its order first."""
+    """Keys in which the rows differ, the sweep's own in its order first. A setting that goes with the option
+    of its group, and with nothing else, is left out."""
     each = [settings(row) for row in rows]
     names = dict.fromkeys(key for row in rows for key in row.varied)
     names |= dict.fromkeys(key for own in each for key in own)
-    return [key for key in names if len({_word(own.get(key, MISSING)) for own in each}) > 1]
+    found = [key for key in names if len({_word(own.get(key, MISSING)) for own in each}) > 1]
+    return [key for key in found if not any(_follows(key, group, each) for group in found)]
+
+
+def _follows(key: str, group: str, each: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a setting of a group's option says nothing more than the option does."""
+    if not belongs(key, group):
+        return False
+    pairs = {(_word(own.get(group, MISSING)), _word(own.get(key, MISSING))) for own in each}
+    return len(pairs) == len({option for option, _ in pairs})
 
 
 def shared(rows: Sequence[Row]) -> dict[str, str]:
@@ -76,9 +88,13 @@ def shown(row: Row, key: str) -> str:
 
 def label(row: Row, keys: Sequence[str]) -> str:
     """`#3 triton, eagle3, num_steps 4`: the row's number and what it chose where rows differ."""
+    return f"#{row.number} {', '.join(words(row, keys))}".rstrip()
+
+
+def words(row: Row, keys: Sequence[str]) -> list[str]:
+    """What the row chose for those of the keys that exist for it, a word or two each."""
     own = settings(row)
-    words = [_named(key, own[key]) for key in keys if key in own]
-    return f"#{row.number} {', '.join(words)}".rstrip()
+    return [_named(key, own[key]) for key in keys if key in own]
 
 
 def command(row: Row) -> str:
@@ -93,15 +109,21 @@ def replay_command(row: Row) -> str | None:
     return None if row.path is None else shlex.join(["python", "-m", "engine.replay", str(row.path)])
 
 
+def cut(text: str, width: int) -> str:
+    """The text, with an ellipsis where it is longer than `width` letters."""
+    return text if len(text) <= width else text[: width - 1].rstrip(" ,") + "…"
+
+
 def described(values: Mapping[str, Any]) -> str:
     """`spec=none attention=torch`."""
     return " ".join(f"{key}={choice(value)}" for key, value in values.items())
 
 
 def _named(key: str, value: Any) -> str:
-    """An option speaks for itself, a number needs its name."""
-    text = choice(value)
-    return text if "." not in key and "@" not in key else f"{key.rpartition('.')[2]} {text}"
+    """An option speaks for itself; a number needs its key's name, and so does an option that says no more."""
+    text = cut(choice(value), WORD)
+    speaks = text not in MUTE and "." not in key and "@" not in key
+    return text if speaks else f"{key.rpartition('.')[2]} {text}"
 
 
 def _word(value: Any) -> str:

@@ -52,7 +52,7 @@ def speedups(rows: Sequence[Row], baseline: Baseline) -> dict[int, Speedup]:
 
 
 def effects(rows: Sequence[Row], baseline: Baseline) -> list[Effect]:
-    """Every option that varies, against the baseline's or else the first one; settings of the work left out."""
+    """Every option that varies, against the baseline's or else the first; settings of the work left out."""
     measured = [row for row in rows if row.measured]
     found = []
     for key in (key for key in baseline.keys if not is_work(key)):

@@ -81,7 +81,7 @@ def make_study(sweeps: Sequence[Sweep], chosen: Sequence[str] | None = None) -> 
         speedups=found,
         effects=effects(sweeps[0].rows, baselines[0]) if len(sweeps) == 1 else [],
         warnings={row.number: lines for row in measured if (lines := warnings_of(row))},
-        notes=_notes(sweeps, baselines),
+        notes=_notes(sweeps, baselines, found),
     )
 
 
@@ -91,11 +91,15 @@ def _rank(leading: Figure, row: Row) -> tuple[float, int]:
     return (-leading.better * value if known else float("inf"), row.number)
 
 
-def _notes(sweeps: Sequence[Sweep], baselines: Sequence[Baseline]) -> list[str]:
+def _notes(sweeps: Sequence[Sweep], baselines: Sequence[Baseline], found: Mapping[int, Speedup]) -> list[str]:
     notes = []
     for sweep, baseline in zip(sweeps, baselines, strict=True):
         speeds = [row for row in sweep.rows if row.measured and SPEED.value(row.result) is not None]
-        if len(speeds) > 1 and baseline.values and not any(baseline.chosen_by(row) for row in speeds):
-            wanted = described(baseline.values)
+        if len(speeds) < 2 or not baseline.values or any(row.number in found for row in speeds):
+            continue
+        wanted, bases = described(baseline.values), [row for row in speeds if baseline.chosen_by(row)]
+        if not bases:
             notes.append(f"{sweep.name}: no speed-up, since no finished cell has the baseline {wanted}")
+        elif len(bases) < len(speeds):
+            notes.append(f"{sweep.name}: no speed-up, since no row equals one with {wanted} in all else")
     return notes

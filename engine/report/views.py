@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.report.cells import Cell, Column, Plain
 from engine.report.figures import SPEED, Figure
 from engine.report.marks import mark_of
 from engine.report.numbers import choice, duration, interval, number, times
@@ -17,32 +18,6 @@ from engine.report.study import Study
 
 MAX_KEY_COLUMNS = 5  # more keys than that share one column
 LOG = "log.txt"
-
-
-@dataclass(frozen=True)
-class Column:
-    """number: right-aligned, sorts by value. better: 1 best rows have the largest, -1 the smallest."""
-
-    label: str
-    unit: str = ""
-    number: bool = False
-    better: int = 0
-
-    @property
-    def title(self) -> str:
-        return f"{self.label} ({self.unit})" if self.unit else self.label
-
-
-@dataclass(frozen=True)
-class Cell:
-    """sort: what the column is sorted by, "" is last. small: a second line. chips: (key, value) pairs instead
-    of a text."""
-
-    text: str
-    sort: str = ""
-    small: str = ""
-    mark: str = ""
-    chips: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -122,20 +97,20 @@ def other_view(study: Study, row: Row) -> OtherView:
     )
 
 
-def effect_view(effect: Effect) -> dict[str, str]:
-    """A line of the table of options."""
+def effects_table(study: Study) -> Plain:
+    """What each option is worth."""
+    head = [Column("option"), Column("instead of"), Column("output tokens/s", number=True)]
+    head += [Column("pairs of rows", number=True), Column("so")]
+    return Plain("What each option is worth", head, [_effect(effect) for effect in study.effects])
+
+
+def _effect(effect: Effect) -> list[Cell]:
     ratio = effect.ratio
     verdict = "too few pairs to say"
     if ratio.low is not None and ratio.high is not None:
         verdict = "faster" if ratio.low > 1 else "slower" if ratio.high < 1 else "no clear difference"
-    return {
-        "option": f"{effect.key}={choice(effect.value)}",
-        "instead": choice(effect.instead),
-        "ratio": times(ratio),
-        "pairs": str(ratio.count),
-        "verdict": verdict,
-        "mark": effect.mark,
-    }
+    texts = [f"{effect.key}={choice(effect.value)}", choice(effect.instead), times(ratio), str(ratio.count)]
+    return [*map(Cell, texts), Cell(verdict, mark=effect.mark)]
 
 
 def _main(study: Study) -> list[Figure]:

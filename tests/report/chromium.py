@@ -64,7 +64,13 @@ class Page:
     def offline(self) -> None:
         """No network from now on."""
         self._call("Network.enable")
-        self._call("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
+        self._call(
+            "Network.emulateNetworkConditions",
+            offline=True,
+            latency=0,
+            downloadThroughput=0,
+            uploadThroughput=0,
+        )
 
     def open(self, path: Path) -> None:
         """Load a file and wait until it is drawn."""

@@ -38,10 +38,15 @@
       Object.assign(layout, {
         paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", autosize: true, hovermode: "closest",
         font: { color: style.getPropertyValue("--text").trim(), family: "system-ui, DejaVu Sans, sans-serif", size: 12 },
-        margin: { l: 8, r: 16, t: 8, b: 8, pad: 4 }, legend: { orientation: "h", x: 0, y: -0.12, yanchor: "top", yref: "paper" },
+        margin: { l: 8, r: 16, t: 8, b: 8, pad: 4 },
         hoverlabel: { align: "left", namelength: -1 }, dragmode: false,
       });
-      Plotly.react(place, painted(figure.data, style), layout, { displayModeBar: false, responsive: true, scrollZoom: false });
+      const data = painted(figure.data, style);
+      if (narrow()) {
+        layout.font.size = 11;
+        for (const trace of data) if (trace.meta) trace[trace.type === "heatmap" ? "text" : "name"] = trace.meta.brief;
+      }
+      Plotly.react(place, data, layout, { displayModeBar: false, responsive: true, scrollZoom: false });
     }
     root.dataset.drawn = "yes";
   };

@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.report.rows import Row
-from engine.report.settings import label
+from engine.report.settings import cut, label
 from engine.report.study import Study
 
 Trace = dict[str, Any]
 MAX_BARS, MAX_LINES = 40, 8
 NAME = 46  # letters of a row's name beside its bar
+SERIES, BRIEF = 60, 34  # letters of a series' name in the legend
+ROOM = 1.25  # of the longest bar
+LEGEND = 62  # pixels between the drawing and its legend: the x axis
 BAR, AROUND = 24, 110  # pixels of a bar, and of axes and legend
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px", "2px,6px")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star", "hexagon")
@@ -37,7 +40,14 @@ class Plot:
 
     def figure(self) -> dict[str, Any]:
         """What the page's script needs."""
-        layout = {**self.layout, "height": self.height}
+        legend = {
+            "orientation": "h",
+            "x": 0,
+            "y": -LEGEND / self.height,
+            "yanchor": "top",
+            "traceorder": "normal",
+        }
+        layout = {**self.layout, "height": self.height, "legend": legend}
         return {"id": self.id, "data": list(self.data), "layout": layout, "names": dict(self.names)}
 
 
@@ -46,9 +56,30 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title, "standoff": 12}, "automargin": True, **more}
 
 
-def rows_axis() -> dict[str, Any]:
+def rows_axis(rows: Sequence[Row]) -> dict[str, Any]:
     """A y axis of rows, the first one on top."""
-    return {"type": "category", "autorange": "reversed", "automargin": True, "title": {"text": ""}}
+    order = {"categoryorder": "array", "categoryarray": [short(row) for row in rows]}
+    return {"type": "category", **order, "range": [len(rows) - 0.4, -0.6], "automargin": True}
+
+
+def bars_axis(title: str, ends: Sequence[float]) -> dict[str, Any]:
+    """An x axis from zero with room for the numbers beside the bars."""
+    return axis(title, range=[0, ROOM * max(ends)])
+
+
+def beside(rows: Sequence[Row], ends: Sequence[float], texts: Sequence[str]) -> Trace:
+    """Numbers to the right of the bars' ends, where no whisker crosses them."""
+    return {
+        "type": "scatter",
+        "mode": "text",
+        "x": list(ends),
+        "y": [short(row) for row in rows],
+        "text": [f"\u00a0{text}" for text in texts],  # a little away from the bar
+        "textposition": "middle right",
+        "textfont": {"color": "$text"},
+        "hoverinfo": "skip",
+        "cliponaxis": False,
+    }
 
 
 def short(row: Row) -> str:
@@ -67,9 +98,17 @@ def names(study: Study, rows: Sequence[Row]) -> dict[str, str]:
     return {short(row): cut(name(study, row), NAME) for row in rows}
 
 
-def cut(text: str, width: int) -> str:
-    """The text, with an ellipsis where it is longer than `width` letters."""
-    return text if len(text) <= width else text[: width - 1].rstrip(" ,") + "…"
+def series(title: str, place: int, brief: str) -> Trace:
+    """What sets a line apart without its colour, and its names in the legend of wide and narrow screens."""
+    color = f"$c{place % MAX_LINES}"
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": escaped(cut(title, SERIES)),
+        "meta": {"brief": escaped(cut(brief, BRIEF))},
+        "line": {"color": color, "dash": DASHES[place % len(DASHES)]},
+        "marker": {"color": color, "symbol": SYMBOLS[place % len(SYMBOLS)], "size": 9},
+    }
 
 
 def escaped(text: str) -> str:

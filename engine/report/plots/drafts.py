@@ -8,26 +8,24 @@ from typing import Any
 from engine.report.figures import at
 from engine.report.numbers import number
 from engine.report.plots.base import (
-    DASHES,
     MAX_BARS,
     MAX_LINES,
-    SYMBOLS,
     Plot,
     Trace,
     axis,
+    bars_axis,
     bars_height,
-    cut,
+    beside,
     escaped,
     limited,
     name,
     names,
     rows_axis,
+    series,
     short,
 )
 from engine.report.rows import Row
 from engine.report.study import Study
-
-SERIES_NAME = 60
 
 
 def accept_plot(study: Study) -> Plot | None:
@@ -43,8 +41,6 @@ def accept_plot(study: Study) -> Plot | None:
         "orientation": "h",
         "y": [short(row) for row in rows],
         "x": values,
-        "text": [number(value) for value in values],
-        "textposition": "auto",
         "hovertext": [_hover(study, row) for row in rows],
         "hoverinfo": "text",
         "marker": {"color": "$c2"},
@@ -54,8 +50,8 @@ def accept_plot(study: Study) -> Plot | None:
         "Accept length",
         "Tokens that a request gets from a decode step: 1 without drafts. Counted from token ids after "
         "trimming, over the counted runs alone." + limited(every, MAX_BARS),
-        [trace],
-        {"xaxis": axis("tokens in a step", rangemode="tozero"), "yaxis": rows_axis(), "showlegend": False},
+        [trace, beside(rows, values, [number(value) for value in values])],
+        {"xaxis": bars_axis("tokens in a step", values), "yaxis": rows_axis(rows), "showlegend": False},
         bars_height(rows),
         names(study, rows),
     )
@@ -85,18 +81,15 @@ def positions_plot(study: Study) -> Plot | None:
 def _depths(study: Study, row: Row, place: int) -> Trace:
     shares: Sequence[Any] = at(row.result, "spec.acceptance_per_position")
     values = [100.0 * share for share in shares]
-    title = escaped(name(study, row))
-    color = f"$c{place % MAX_LINES}"
+    title = name(study, row)
     return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": escaped(cut(name(study, row), SERIES_NAME)),
+        **series(title, place, short(row)),
         "x": list(range(1, len(values) + 1)),
         "y": values,
-        "hovertext": [f"{title}<br>depth {n}: {number(value)}%" for n, value in enumerate(values, 1)],
+        "hovertext": [
+            f"{escaped(title)}<br>depth {n}: {number(value)}%" for n, value in enumerate(values, 1)
+        ],
         "hoverinfo": "text",
-        "line": {"color": color, "dash": DASHES[place % len(DASHES)]},
-        "marker": {"color": color, "symbol": SYMBOLS[place % len(SYMBOLS)], "size": 9},
     }
 
 

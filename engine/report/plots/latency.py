@@ -25,7 +25,7 @@ from engine.report.study import Study
 
 SYMBOLS = ("circle", "diamond", "square")
 STAGES = {"draft": "draft", "verify": "verify", "learn": "learn", "other": "other"}
-WHOLE = "whole step, not broken down"
+WHOLE = "whole step"
 
 
 def first_token_plot(study: Study) -> Plot | None:
@@ -51,12 +51,12 @@ def step_plot(study: Study) -> Plot | None:
         "steps",
         "Where the time of a decode step goes",
         "Median decode step in ms, by stage: draft proposes, verify is the target's pass, learn is what the "
-        "drafter takes from it, other is acceptance, sampling and bookkeeping. Rows without drafts have one bar."
+        "drafter takes from it, other is acceptance, sampling and bookkeeping. Rows without drafts: one bar."
         + limited(every, MAX_BARS),
         traces,
         {
             "xaxis": axis("decode step (ms)", rangemode="tozero"),
-            "yaxis": rows_axis(),
+            "yaxis": rows_axis(rows),
             "barmode": "stack",
             "showlegend": True,
         },
@@ -80,7 +80,7 @@ def _percentiles(study: Study, path: str, anchor: str, title: str, text: str) ->
         traces,
         {
             "xaxis": axis(f"{title.lower()} (ms)", rangemode="tozero"),
-            "yaxis": rows_axis(),
+            "yaxis": rows_axis(rows),
             "showlegend": True,
         },
         bars_height(rows) + 30,
@@ -143,7 +143,7 @@ def _bars(
 ) -> Trace:
     marker: Mapping[str, object] = {
         "color": color,
-        "pattern": {"shape": pattern, "fgcolor": "$back", "size": 6, "solidity": 0.25},
+        "pattern": {"shape": pattern, "bgcolor": color, "fgcolor": "$back", "size": 6, "solidity": 0.25},
     }
     return {
         "type": "bar",

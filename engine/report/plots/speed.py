@@ -8,20 +8,20 @@ from typing import Any
 from engine.report.figures import ITL, SPEED
 from engine.report.numbers import number
 from engine.report.plots.base import (
-    DASHES,
     MAX_BARS,
     MAX_LINES,
-    SYMBOLS,
     Plot,
     Trace,
     axis,
+    bars_axis,
     bars_height,
-    cut,
+    beside,
     escaped,
     limited,
     name,
     names,
     rows_axis,
+    series,
     short,
 )
 from engine.report.rows import Row
@@ -29,7 +29,7 @@ from engine.report.settings import settings
 from engine.report.study import Study
 
 LOADS = ("task.concurrency", "scheduler.max_running", "workload.rate", "workload.limit")
-SERIES_NAME = 60
+NEAR = 0.1  # of an axis: names of points that are closer would cover each other
 
 
 def speed_plot(study: Study) -> Plot | None:
@@ -44,20 +44,19 @@ def speed_plot(study: Study) -> Plot | None:
         "orientation": "h",
         "y": [short(row) for row in rows],
         "x": values,
-        "text": [number(value) for value in values],
-        "textposition": "auto",
         "hovertext": [_hover(study, row) for row in rows],
         "hoverinfo": "text",
         "marker": {"color": "$c0"},
         "error_x": _spread(rows),
     }
+    ends = [max(SPEED.repeats(row.result)) for row in rows]
     return Plot(
         "speed",
         "Throughput of each row",
         "Output tokens per second, median of the repeats; the whiskers go from the slowest to the fastest "
         "repeat." + limited(every, MAX_BARS),
-        [trace],
-        {"xaxis": axis("output tokens/s", rangemode="tozero"), "yaxis": rows_axis(), "showlegend": False},
+        [trace, beside(rows, ends, [number(value) for value in values])],
+        {"xaxis": bars_axis("output tokens/s", ends), "yaxis": rows_axis(rows), "showlegend": False},
         bars_height(rows),
         names(study, rows),
     )
@@ -70,11 +69,11 @@ def load_plot(study: Study) -> Plot | None:
     if key is None:
         return None
     keys = [other for other in study.keys if other != key]
-    series: dict[str, list[Row]] = {}
+    grouped: dict[str, list[Row]] = {}
     for row in rows:
         if _is_number(settings(row).get(key)):
-            series.setdefault(_series(study, row, keys), []).append(row)
-    lines = {title: own for title, own in series.items() if len(own) > 1}
+            grouped.setdefault(_series(study, row, keys), []).append(row)
+    lines = {title: own for title, own in grouped.items() if len(own) > 1}
     if not lines:
         return None
     kept = list(lines.items())[:MAX_LINES]
@@ -100,7 +99,7 @@ def pareto_plot(study: Study) -> Plot | None:
     off = [row for row in rows if row not in front]
     traces = [_points(study, front, "on the front", "$c0", "diamond", "lines+markers+text")]
     if off:
-        traces.append(_points(study, off, "beaten in both", "$c1", "circle-open", "markers+text"))
+        traces.append(_points(study, off, "beaten in both", "$c1", "circle-open", "markers"))
     best = ", ".join(short(row) for row in front)
     return Plot(
         "pareto",
@@ -133,7 +132,7 @@ def _points(study: Study, rows: Sequence[Row], title: str, color: str, symbol: s
         "name": title,
         "x": [ITL.value(row.result) for row in rows],
         "y": [SPEED.value(row.result) for row in rows],
-        "text": [short(row) for row in rows],
+        "text": _apart(rows),
         "textposition": "top center",
         "hovertext": [_hover(study, row) for row in rows],
         "hoverinfo": "text",
@@ -143,19 +142,27 @@ def _points(study: Study, rows: Sequence[Row], title: str, color: str, symbol: s
     }
 
 
+def _apart(rows: Sequence[Row]) -> list[str]:
+    """The numbers of rows, but of points that lie on each other only the first one's."""
+    most = [max(figure.value(row.result) for row in rows) for figure in (ITL, SPEED)]
+    taken: list[tuple[float, float]] = []
+    texts = []
+    for row in rows:
+        x, y = (figure.value(row.result) / top for figure, top in zip((ITL, SPEED), most, strict=True))
+        free = all(abs(x - a) > NEAR or abs(y - b) > NEAR for a, b in taken)
+        taken += [(x, y)] if free else []
+        texts.append(short(row) if free else "")
+    return texts
+
+
 def _line(study: Study, title: str, rows: Sequence[Row], key: str, place: int) -> Trace:
     ordered = sorted(rows, key=lambda row: settings(row)[key])
-    color = f"$c{place % MAX_LINES}"
     return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": escaped(cut(title, SERIES_NAME)),
+        **series(title, place, title),
         "x": [settings(row)[key] for row in ordered],
         "y": [SPEED.value(row.result) for row in ordered],
         "hovertext": [_hover(study, row) for row in ordered],
         "hoverinfo": "text",
-        "line": {"color": color, "dash": DASHES[place % len(DASHES)]},
-        "marker": {"color": color, "symbol": SYMBOLS[place % len(SYMBOLS)], "size": 9},
     }
 
 
@@ -186,7 +193,8 @@ def _hover(study: Study, row: Row) -> str:
 
 
 def _levels(rows: Sequence[Row], key: str) -> set[float]:
-    return {value for row in rows if _is_number(value := settings(row).get(key)) and value > 0}
+    values: list[Any] = [settings(row).get(key) for row in rows]
+    return {value for value in values if _is_number(value) and value > 0}
 
 
 def _is_number(value: Any) -> bool:
