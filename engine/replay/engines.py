@@ -49,8 +49,7 @@ class Replayed:
         from engine.replay.following import FollowingLLM
 
         number = len(self.courses) + 1
-        place = self.saved / course_file(number)
-        held = Held(place.name, None, self.others) if self.others else hold(place, stopped=self.stopped)
+        held = self._held(number)
         self.courses.append(held)
         if held.guide is None:
             engine = _recording(config, self.run.path / course_file(number))
@@ -58,6 +57,14 @@ class Replayed:
             tape = Recorder(self.run.path / course_file(number), held.guide)
             engine = FollowingLLM(config, tape, held.guide)
         return _known(engine, config, self.run, first=number == 1)
+
+    def first(self) -> Held:
+        """What the first engine is going to follow."""
+        return self._held(1)
+
+    def _held(self, number: int) -> Held:
+        place = self.saved / course_file(number)
+        return Held(place.name, None, self.others) if self.others else hold(place, stopped=self.stopped)
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,13 @@ CANCELLED = "cancelled"
 
 @dataclass(frozen=True)
 class Compared:
-    """answers: of the first run. tokens: that were compared. differences: where answers first differ."""
+    """answers: of the first run that could be compared. tokens: of these, until they differ.
+    differences: where answers first differ. left_out: answers that a replay of a stopped run did not reach."""
 
     answers: int
     tokens: int
     differences: tuple[Mapping[str, Any], ...]
+    left_out: int = 0
 
 
 def read_outputs(path: Path) -> dict[Key, Mapping[str, Any]]:
@@ -46,19 +48,24 @@ def read_outputs(path: Path) -> dict[Key, Mapping[str, Any]]:
 
 def compare_outputs(old: Samples, new: Samples, *, stopped: bool = False) -> Compared:
     """An answer that was cancelled is compared as far as it went. stopped: the first run did not reach its
-    end, so what it has no answer to is no difference."""
-    differences, tokens = [], 0
+    end, so what it has no answer to is no difference, and what its replay cancelled says nothing."""
+    differences, answers, tokens = [], 0, 0
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)
-        if a is None and b is not None and (stopped or b["finish_reason"] == CANCELLED):
+        if stopped and (a is None or (b is not None and _unreached(a, b))):
             continue
+        answers += a is not None
         found = _difference(a, b)
         tokens += found["position"] if found else min(len(_ids(a)), len(_ids(b)))
         if found is not None:
             path, request, turn, sample = key
             where = {"request": request, "turn": turn, "sample": sample}
             differences.append({**({"path": path} if path else {}), **where, **found})
-    return Compared(len(old), tokens, tuple(differences))
+    return Compared(answers, tokens, tuple(differences), len(old) - answers)
+
+
+def _unreached(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return bool(new["finish_reason"] == CANCELLED != old["finish_reason"])
 
 
 def place_of(difference: Mapping[str, Any]) -> str:

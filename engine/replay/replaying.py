@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from engine.replay.changes import Change, Stack, stack_changes
 from engine.replay.engines import Replayed
 from engine.replay.outputs import Samples, compare_outputs, read_outputs
 from engine.replay.verdict import Verdict
+from engine.replay.workload import in_order
 from engine.runs import RESULT, RUN, WORKLOAD, RunFolder, create_run, read_lines, write_json
 from engine.snapshot import Again, Snapshot, changed_keys, new_keys, recompose
 from engine.tasks.base import EXIT_DIFFERENT, EXIT_OK, Task, TaskContext, run_task
@@ -36,12 +38,16 @@ def replay(directory: str, extra: Sequence[str] = ()) -> int:
     run.record(replay_of=str(saved.path), cwd=saved.facts.get("cwd"))
     stopped = _stopped(saved)
     engines = Replayed(saved.path, run, stopped, _not_followed(again.changed))
+    follows = engines.first().guide is not None
+    config = in_order(again.config, saved.path / WORKLOAD) if follows else again.config
     context = TaskContext(
-        again.config, resolved.overrides, run, engines, stdin=_saved_lines(saved), stdout=io.StringIO()
+        config, resolved.overrides, run, engines, stdin=_saved_lines(saved), stdout=io.StringIO()
     )
     code = run_task(task, context, "text")
     if code == INTERRUPTED:
         return code
+    if config is not again.config:
+        shutil.copyfile(saved.path / WORKLOAD, run.path / WORKLOAD)  # with the times that it was run by
     compared = compare_outputs(old, read_outputs(run.path), stopped=stopped)
     courses = [course.row() for course in engines.courses]
     verdict = Verdict(compared, courses, _changes(saved, run), *_settings(saved, again))

@@ -25,7 +25,9 @@ class Verdict:
 
     @property
     def identical(self) -> bool:
-        return not self.compared.differences
+        """No answer differs; where none could be compared, the course has to agree to its end."""
+        held = all(course["recorded"] and course["parted"] is None for course in self.courses)
+        return not self.compared.differences and (self.compared.answers > 0 or held)
 
     def document(self) -> dict[str, Any]:
         """For replay.json."""
@@ -33,6 +35,7 @@ class Verdict:
             "identical": self.identical,
             "answers": self.compared.answers,
             "tokens": self.compared.tokens,
+            "left_out": self.compared.left_out,
             "differences": [dict(difference) for difference in self.compared.differences],
             "courses": [dict(course) for course in self.courses],
             "changed": {name: list(change) for name, change in self.changes.items()},
@@ -47,6 +50,8 @@ class Verdict:
         lines = [
             f"{word}: {answers - len(found)} of {answers} answers are the same, {self.compared.tokens} tokens"
         ]
+        if self.compared.left_out:
+            lines.append(f"  {self.compared.left_out} answers were not reached again: the run was stopped")
         lines += [f"  {_told(difference)}" for difference in found[:MOST_SHOWN]]
         lines += [f"  and {len(found) - MOST_SHOWN} more"] if len(found) > MOST_SHOWN else []
         lines += [f"  {_course(course)}" for course in self.courses]
