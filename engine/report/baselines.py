@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from engine.report.keys import belongs, is_work, parsed, root
+from engine.report.numbers import word
 from engine.report.rows import Row, Sweep
-from engine.report.settings import SEED, belongs, differing, is_work, parsed, root, same, settings
-
-ABSENT = object()
+from engine.report.settings import differing
 
 
 @dataclass(frozen=True)
@@ -22,23 +23,20 @@ class Baseline:
     values: Mapping[str, Any]
     keys: Sequence[str]
 
-    def row_for(self, row: Row, rows: Sequence[Row], *, any_seed: bool = False) -> Row | None:
-        """The first row that chose the baseline's values and did the same work in the same way otherwise.
-        any_seed: whatever its seed."""
-        wanted = settings(row)
-        held = [key for key in self.keys if not self._replaced(key) and not (any_seed and key == SEED)]
-        for other in rows:
-            own = settings(other)
-            if self.chosen_by(other) and all(
-                same(own.get(key, ABSENT), wanted.get(key, ABSENT)) for key in held
-            ):
-                return other
-        return None
+    @cached_property
+    def held(self) -> list[str]:
+        """Keys in which a row and its baseline are equal."""
+        return [key for key in self.keys if not self._replaced(key)]
+
+    def row_for(self, row: Row, rows: Sequence[Row]) -> Row | None:
+        """The first row that chose the baseline's values and did the same work in the same way otherwise."""
+        wanted = [row.words.get(key) for key in self.held]
+        fits = (row for row in rows if [row.words.get(key) for key in self.held] == wanted)
+        return next(filter(self.chosen_by, fits), None)
 
     def chosen_by(self, row: Row) -> bool:
         """Whether the row chose the baseline's values."""
-        own = settings(row)
-        return all(same(own.get(key, ABSENT), value) for key, value in self.values.items())
+        return all(row.words.get(key) == word(value) for key, value in self.values.items())
 
     def _replaced(self, key: str) -> bool:
         return key in self.values or any(belongs(key, group) for group in self.values)
@@ -59,5 +57,4 @@ def _default(rows: Sequence[Row], keys: Sequence[str]) -> dict[str, Any]:
         return {}
     how = [key for key in keys if not is_work(key)]
     groups = [key for key in how if root(key) == key]
-    own = settings(first)
-    return {key: own[key] for key in groups or how if key in own}
+    return {key: first.settings[key] for key in groups or how if key in first.settings}

@@ -5,8 +5,9 @@ Knows the results of tasks bench, verify, eval and generate; knows no row and dr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Result = Mapping[str, Any]
@@ -15,7 +16,8 @@ Result = Mapping[str, Any]
 @dataclass(frozen=True)
 class Figure:
     """key: the name in results.csv. path: dotted, in result.json. better: 1 more is, -1 less is, 0 neither.
-    main: has a column in the table, the others stand in a row's details. scale: times the stored value."""
+    main: has a column in the table, the others stand in a row's details. scale: times the stored value.
+    ends: paths of its interval's ends, where results hold one."""
 
     key: str
     label: str
@@ -24,11 +26,22 @@ class Figure:
     better: int = 0
     main: bool = False
     scale: float = 1.0
+    ends: tuple[str, str] | None = None
 
     def value(self, result: Result) -> Any:
         """The number or word; None where the result has none."""
         found = at(result, self.path)
         return found * self.scale if _number(found) and self.scale != 1.0 else found
+
+    def number(self, result: Result) -> float | None:
+        """The value where it is a finite number."""
+        value = self.value(result)
+        return float(value) if _number(value) else None
+
+    def interval(self, result: Result) -> tuple[float, float] | None:
+        """The ends of the interval that the run itself claims."""
+        found = [at(result, path) for path in self.ends or ()]
+        return (found[0] * self.scale, found[1] * self.scale) if found and all(map(_number, found)) else None
 
     def repeats(self, result: Result) -> list[float]:
         """The figure of each repeat; of a task without repeats its one value."""
@@ -45,7 +58,9 @@ class Figure:
 SPEED = Figure("output_tokens_per_s", "output", "tokens/s", "output_tokens_per_s", 1, main=True)
 TTFT = Figure("ttft_ms_p50", "first token p50", "ms", "ttft_ms.p50", -1, main=True)
 ITL = Figure("itl_ms_p50", "token gap p50", "ms", "itl_ms.p50", -1, main=True)
-ACCURACY = Figure("accuracy", "accuracy", "%", "accuracy", 1, main=True, scale=100.0)
+ACCURACY = Figure(
+    "accuracy", "accuracy", "%", "accuracy", 1, main=True, scale=100.0, ends=("accuracy_low", "accuracy_high")
+)
 VERDICT = Figure("verdict", "verdict", "", "verdict", main=True)
 PERCENTILES = ("p50", "p90", "p99")
 
@@ -80,6 +95,10 @@ FIGURES: tuple[Figure, ...] = (
     Figure("output_tokens", "output tokens", "", "output_tokens"),
     Figure("repeats", "repeats", "", "repeats"),
     Figure("concurrency", "requests in flight", "", "concurrency"),
+    Figure("questions", "questions", "", "questions"),
+    Figure("cut_by_length", "answers cut by length", "", "cut_by_length", -1),
+    Figure("against", "compared with", "", "against.name"),
+    Figure("identical_answers", "answers identical to its", "", "against.identical_answers"),
     Figure("dtype", "dtype", "", "dtype"),
     Figure("device", "device", "", "device"),
 )
@@ -92,18 +111,21 @@ def at(node: Any, path: str) -> Any:
     return node
 
 
-def primary(results: Sequence[Result]) -> Figure:
-    """What rows are ranked by: the first figure of these that the results have."""
-    for figure in (SPEED, ACCURACY):
-        if any(_number(figure.value(result)) for result in results):
-            return figure
-    return SPEED
+def primary(results: Sequence[Result], asked: str | None = None, lower: bool = False) -> Figure:
+    """What rows are ranked by: the figure at the path that was asked for, else accuracy where there is one,
+    else throughput. lower: of the asked one less is better."""
+    if asked:
+        known = next((figure for figure in FIGURES if asked in (figure.path, figure.key)), None)
+        found = known or Figure(asked, asked, "", asked)
+        return replace(found, better=-1 if lower else 1, main=True)
+    return ACCURACY if any(ACCURACY.number(result) is not None for result in results) else SPEED
 
 
-def present(results: Sequence[Result]) -> list[Figure]:
-    """The figures that at least one of the results has."""
-    return [figure for figure in FIGURES if any(figure.value(result) is not None for result in results)]
+def present(results: Sequence[Result], leading: Figure) -> list[Figure]:
+    """The figures that at least one of the results has, the leading one first."""
+    every = [leading, *(figure for figure in FIGURES if figure.key != leading.key)]
+    return [figure for figure in every if any(figure.value(result) is not None for result in results)]
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from engine.report.figures import SPEED
-from engine.report.numbers import duration, number, times
-from engine.report.sentences import METHOD, baselines, speedup, title
+from engine.report.cells import Cell, Plain
+from engine.report.comparison_views import comparison_views
+from engine.report.numbers import duration
+from engine.report.sentences import METHOD, baselines, title
 from engine.report.settings import command, described, shown
-from engine.report.speedups import Effect
 from engine.report.study import Study
+from engine.report.views import columns, effects_table, row_view
 
 _SPECIAL = re.compile(r"([\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w))")  # an underscore inside a word is plain
 
@@ -22,7 +23,8 @@ def summary(study: Study, page_note: str = "") -> str:
         "\n".join(f"- {cell(line)}" for line in facts(study)),
         *([cell(page_note)] if page_note else []),
         *_measured(study),
-        *_effects(study.effects),
+        *_effects(effects_table(study)),
+        *_comparisons(study),
         *_others(study),
         *_commands(study),
     ]
@@ -47,40 +49,37 @@ def cell(text: str) -> str:
 def _measured(study: Study) -> Iterator[str]:
     if not study.ranked:
         return
-    columns = [figure for figure in study.figures if figure.main]
-    speed = [SPEED.label] if study.speedups else []
-    head = ["#", *(["sweep"] if study.several else []), *study.keys]
-    head += [
-        name
-        for figure in columns
-        for name in (figure.title, *(["speed-up"] if figure.label in speed else []))
-    ]
-    body = []
-    for row in study.ranked:
-        line = [str(row.number), *([study.letter(row)] if study.several else [])]
-        line += [shown(row, key) for key in study.keys]
-        for figure in columns:
-            line.append(number(figure.value(row.result)))
-            line += [speedup(study, row)] if figure.label in speed else []
-        body.append([*line, "; ".join(study.warnings.get(row.number, ()))])
-    yield _table([*head, "warnings"], body)
+    head = [column.title for column in columns(study)]
+    views = [row_view(study, row) for row in study.ranked]
+    yield _table([*head, "warnings"], [[*map(_text, view.cells), "; ".join(view.warnings)] for view in views])
     if study.speedups:
         yield cell(METHOD)
 
 
-def _effects(found: Sequence[Effect]) -> Iterator[str]:
-    if not found:
+def _text(shown: Cell) -> str:
+    """A cell of the page's table on one line."""
+    chips = " ".join(f"{key}={value}" for key, value in shown.chips)
+    mark = f"({shown.mark})" if shown.mark else ""
+    return " ".join(filter(None, (chips or shown.text, shown.small, mark)))
+
+
+def _effects(table: Plain) -> Iterator[str]:
+    if not table.rows:
         return
     yield "## What each option is worth, all else equal"
-    body = [
-        [
-            f"{described({effect.key: effect.value})} instead of {described({'': effect.instead})[1:]}",
-            times(effect.ratio) + (f" ({effect.mark})" if effect.mark else ""),
-            str(effect.ratio.count),
-        ]
-        for effect in found
-    ]
-    yield _table(["option", "output tokens/s", "pairs"], body)
+    yield _table([column.title for column in table.columns], [list(map(_text, row)) for row in table.rows])
+
+
+def _comparisons(study: Study) -> Iterator[str]:
+    for view in comparison_views(study):
+        yield f"## {cell(view.title)}"
+        yield cell(view.sentence)
+        for table in (view.facts, view.flagged):
+            if table.rows:
+                head = [column.title for column in table.columns]
+                yield _table(head, [list(map(_text, row)) for row in table.rows])
+        if view.moved:
+            yield "\n".join(f"- {cell(line)}" for line in view.moved)
 
 
 def _others(study: Study) -> Iterator[str]:

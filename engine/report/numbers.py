@@ -41,9 +41,12 @@ def times(ratio: Ratio | None) -> str:
 
 def interval(ratio: Ratio) -> str:
     """` [low, high]`, or nothing where none is claimed."""
-    if ratio.low is None or ratio.high is None:
-        return ""
-    return f" [{number(ratio.low)}, {number(ratio.high)}]"
+    return "" if ratio.low is None or ratio.high is None else f" {ends((ratio.low, ratio.high))}"
+
+
+def ends(pair: tuple[float, float] | None) -> str:
+    """`[low, high]`; nothing for None."""
+    return "" if pair is None else f"[{number(pair[0])}, {number(pair[1])}]"
 
 
 def duration(seconds: float | None) -> str:
@@ -71,3 +74,8 @@ def choice(value: Any) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def word(value: Any) -> str:
+    """A choice as a text that is equal for equal choices: true typed is true composed."""
+    return choice(value).lower()

@@ -35,10 +35,13 @@ def read_sweep(path: Path) -> Sweep:
     """One sweep folder. A cell whose files are missing or torn is a row that says so."""
     manifest = _manifest(path)
     rows = [_row(path, cell) for cell in manifest["cells"]]
+    settings = manifest.get("settings") or {}
     return Sweep(
         path=path,
         rows=rows,
         baseline=manifest.get("baseline"),
+        figure=settings.get("figure"),
+        lower=settings.get("better") == "lower",
         created=manifest.get("created"),
         study=manifest.get("study"),
         command=manifest.get("command") or (),

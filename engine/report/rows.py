@@ -1,6 +1,6 @@
 """The values a report is made of: a row for each cell, a sweep for each folder.
 
-Plain data: knows no file format and computes nothing.
+Plain data: knows no file format and no figure.
 """
 
 from __future__ import annotations
@@ -8,8 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from engine.report.keys import parsed
+from engine.report.numbers import word
 
 
 class State(StrEnum):
@@ -50,19 +54,28 @@ class Row:
         """Whether there are figures of a run that came to its end."""
         return self.state is State.FINISHED and bool(self.result)
 
-    def value(self, key: str) -> Any:
-        """What the cell chose for a key; None where the key does not exist for it."""
-        return self.varied.get(key, self.choices.get(key))
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All that the cell is known to have chosen; what varies comes first, a key it lacks is not there."""
+        return {**self.varied, **parsed(self.overrides), **self.choices, **self.varied}
+
+    @cached_property
+    def words(self) -> dict[str, str]:
+        """The settings as texts that are equal for equal choices, however they were typed."""
+        return {key: word(value) for key, value in self.settings.items()}
 
 
 @dataclass(frozen=True)
 class Sweep:
     """One folder, or several single runs together. path: the folder. baseline: overrides that name the cells
-    to compare with; None: nobody chose. created, study, command: of the manifest."""
+    to compare with; None: nobody chose. figure: what cells are compared by, dotted in result.json; None: the
+    task's own. lower: less of it is better. created, study, command: of the manifest."""
 
     path: Path
     rows: Sequence[Row]
     baseline: Sequence[str] | None = None
+    figure: str | None = None
+    lower: bool = False
     created: str | None = None
     study: str | None = None
     command: Sequence[str] = ()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from engine.report.numbers import number, times
-from engine.report.rows import Row
 from engine.report.settings import described
 from engine.report.study import Study, letter
 
@@ -31,14 +29,6 @@ def baselines(study: Study) -> list[str]:
         if any(row.number in study.speedups for row in sweep.rows):
             found.append(f"{name}speed-ups are over {described(baseline.values)}, all else equal")
     return found
-
-
-def speedup(study: Study, row: Row) -> str:
-    """`1.42x [1.38, 1.46] (not representative)`; a dash without one."""
-    own = study.speedups.get(row.number)
-    if own is None:
-        return number(None)
-    return times(own.ratio) + (f" ({own.mark})" if own.mark else "")
 
 
 def now() -> str:

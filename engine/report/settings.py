@@ -3,68 +3,33 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from engine.report.keys import SEED, belongs, parsed
 from engine.report.numbers import NOTHING, choice
 from engine.report.rows import Row
 
-# Settings that change what is computed, not how: rows that differ in them did other work.
-WORK = ("model", "workload", "sampling", "task", "prompt", "seed")
-SEED = "seed"
 PROGRAM = ("python", "-m", "engine")
 MUTE = ("none", "null", "default", "true", "false")
 WORD = 28  # letters of a value in a row's name
-MISSING = object()
-
-
-def root(key: str) -> str:
-    """The group that a key belongs to: `attention@spec.draft_attention` is spec's, `spec.topk` too."""
-    return key.partition("@")[2].partition(".")[0] or key.partition(".")[0]
-
-
-def is_work(key: str) -> bool:
-    """Whether rows that differ in it did other work."""
-    return root(key) in WORK
-
-
-def belongs(key: str, group: str) -> bool:
-    """Whether a key is a setting of the group's option, and goes with it."""
-    return key != group and root(key) == group
-
-
-def parsed(overrides: Iterable[str]) -> dict[str, str]:
-    """key -> value of a command line; Hydra's own keys left out."""
-    pairs = (override.partition("=") for override in overrides)
-    found = {key.lstrip("+"): value.strip("'\"") for key, equal, value in pairs if equal}
-    return {key: value for key, value in found.items() if root(key) != "hydra"}
-
-
-def settings(row: Row) -> dict[str, Any]:
-    """All that a row is known to have chosen. Its varied settings first, typed ones before the rest."""
-    return {**row.varied, **{**parsed(row.overrides), **row.choices, **row.varied}}
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether two values are one choice, however they were typed."""
-    return a is b or choice(a).lower() == choice(b).lower()
 
 
 def differing(rows: Sequence[Row]) -> list[str]:
     """Keys in which the rows differ, the sweep's own in its order first. A setting that goes with the option
     of its group, and with nothing else, is left out."""
-    each = [settings(row) for row in rows]
+    each = [row.words for row in rows]
     names = dict.fromkeys(key for row in rows for key in row.varied)
     names |= dict.fromkeys(key for own in each for key in own)
-    found = [key for key in names if len({_word(own.get(key, MISSING)) for own in each}) > 1]
+    found = [key for key in names if len({own.get(key) for own in each}) > 1]
     return [key for key in found if not any(_follows(key, group, each) for group in found)]
 
 
-def _follows(key: str, group: str, each: Sequence[Mapping[str, Any]]) -> bool:
+def _follows(key: str, group: str, each: Sequence[Mapping[str, str]]) -> bool:
     """Whether a setting of a group's option says nothing more than the option does."""
     if not belongs(key, group):
         return False
-    pairs = {(_word(own.get(group, MISSING)), _word(own.get(key, MISSING))) for own in each}
+    pairs = {(own.get(group), own.get(key)) for own in each}
     return len(pairs) == len({option for option, _ in pairs})
 
 
@@ -72,18 +37,17 @@ def shared(rows: Sequence[Row]) -> dict[str, str]:
     """What all rows chose alike."""
     if not rows:
         return {}
-    first, *others = [settings(row) for row in rows]
+    first, *others = rows
     return {
         key: choice(value)
-        for key, value in first.items()
-        if all(key in own and same(own[key], value) for own in others)
+        for key, value in first.settings.items()
+        if all(other.words.get(key) == first.words[key] for other in others)
     }
 
 
 def shown(row: Row, key: str) -> str:
     """A row's choice for a key; a dash where the key does not exist for it."""
-    value = settings(row).get(key, MISSING)
-    return NOTHING if value is MISSING else choice(value)
+    return choice(row.settings[key]) if key in row.settings else NOTHING
 
 
 def label(row: Row, keys: Sequence[str]) -> str:
@@ -93,8 +57,7 @@ def label(row: Row, keys: Sequence[str]) -> str:
 
 def words(row: Row, keys: Sequence[str]) -> list[str]:
     """What the row chose for those of the keys that exist for it, a word or two each."""
-    own = settings(row)
-    return [_named(key, own[key]) for key in keys if key in own]
+    return [_named(key, row.settings[key]) for key in keys if key in row.settings]
 
 
 def command(row: Row) -> str:
@@ -124,7 +87,3 @@ def _named(key: str, value: Any) -> str:
     text = cut(choice(value), WORD)
     speaks = text not in MUTE and "." not in key and "@" not in key
     return text if speaks else f"{key.rpartition('.')[2]} {text}"
-
-
-def _word(value: Any) -> str:
-    return "\0" if value is MISSING else choice(value).lower()

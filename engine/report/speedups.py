@@ -5,15 +5,16 @@ Knows rows and their repeats; draws and writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.report.baselines import ABSENT, Baseline
+from engine.report.baselines import Baseline
 from engine.report.figures import SPEED
+from engine.report.keys import SEED, belongs, is_work
 from engine.report.marks import mark_of
+from engine.report.numbers import word
 from engine.report.rows import Row
-from engine.report.settings import SEED, belongs, is_work, same, settings
 from engine.report.stats import MIN_REPEATS, Ratio, paired_ratio, ratio
 
 
@@ -54,13 +55,14 @@ def speedups(rows: Sequence[Row], baseline: Baseline) -> dict[int, Speedup]:
 def effects(rows: Sequence[Row], baseline: Baseline) -> list[Effect]:
     """Every option that varies, against the baseline's or else the first; settings of the work left out."""
     measured = [row for row in rows if row.measured]
-    found = []
+    found: list[Effect] = []
     for key in (key for key in baseline.keys if not is_work(key)):
-        values = _values(measured, key)
-        instead = next((v for v in values if same(v, baseline.values.get(key, ABSENT))), None)
-        instead = values[0] if instead is None and values else instead
-        others = [value for value in values if not same(value, instead)]
-        found += [effect for value in others for effect in _effect(measured, baseline, key, value, instead)]
+        values = {row.words[key]: row.settings[key] for row in measured if key in row.words}
+        if len(values) > 1:
+            first = next(iter(values))
+            wanted = word(baseline.values[key]) if key in baseline.values else first
+            instead = wanted if wanted in values else first
+            found += _effects(measured, baseline.keys, key, values, instead)
     return found
 
 
@@ -76,49 +78,35 @@ def _speedup(row: Row, base: Row, measured: Sequence[Row], baseline: Baseline) -
 
 def _seed_pairs(row: Row, measured: Sequence[Row], baseline: Baseline) -> Iterator[tuple[Row, Row]]:
     """The row's runs with other seeds, each with the baseline of its own seed."""
+    held = [key for key in baseline.keys if key != SEED]
     for other in measured:
-        if _equal_but(row, other, baseline.keys, SEED):
-            base = baseline.row_for(other, measured)
-            if base is not None and _speed(other) > 0 and _speed(base) > 0:
-                yield other, base
+        base = baseline.row_for(other, measured) if _place(other, held) == _place(row, held) else None
+        if base is not None and _speed(other) > 0 and _speed(base) > 0:
+            yield other, base
 
 
-def _effect(
-    measured: Sequence[Row], baseline: Baseline, key: str, value: Any, instead: Any
+def _effects(
+    measured: Sequence[Row], keys: Sequence[str], key: str, values: Mapping[str, Any], instead: str
 ) -> Iterator[Effect]:
-    pairs = [
-        (row, base)
-        for row in measured
-        for base in measured
-        if same(settings(row).get(key, ABSENT), value)
-        and same(settings(base).get(key, ABSENT), instead)
-        and _equal_but(row, base, baseline.keys, key)
-    ]
-    found = paired_ratio([(_speed(row), _speed(base)) for row, base in pairs])
-    if found is not None:
-        mark = next(filter(None, (_marks(row, base) for row, base in pairs)), "")
-        yield Effect(key, value, instead, found, mark)
+    """The values of one key against `instead`. values: by word."""
+    held = [other for other in keys if other != key and not belongs(other, key)]
+    bases = {_place(row, held): row for row in measured if row.words.get(key) == instead}
+    for value in (value for value in values if value != instead):
+        rows = [row for row in measured if row.words.get(key) == value and _place(row, held) in bases]
+        pairs = [(row, bases[_place(row, held)]) for row in rows]
+        found = paired_ratio([(_speed(row), _speed(base)) for row, base in pairs])
+        if found is not None:
+            mark = next(filter(None, (_marks(row, base) for row, base in pairs)), "")
+            yield Effect(key, values[value], values[instead], found, mark)
 
 
-def _equal_but(a: Row, b: Row, keys: Sequence[str], but: str) -> bool:
-    """Whether two rows chose alike in everything but one key and what belongs to it."""
-    ours, theirs = settings(a), settings(b)
-    held = (key for key in keys if key != but and not belongs(key, but))
-    return all(same(ours.get(key, ABSENT), theirs.get(key, ABSENT)) for key in held)
-
-
-def _values(rows: Sequence[Row], key: str) -> list[Any]:
-    found: list[Any] = []
-    for row in rows:
-        value = settings(row).get(key, ABSENT)
-        if value is not ABSENT and not any(same(value, other) for other in found):
-            found.append(value)
-    return found
+def _place(row: Row, keys: Sequence[str]) -> tuple[str | None, ...]:
+    """What a row chose for the keys: rows with equal places are equal in them."""
+    return tuple(row.words.get(key) for key in keys)
 
 
 def _speed(row: Row) -> float:
-    value = SPEED.value(row.result)
-    return float(value) if isinstance(value, int | float) else 0.0
+    return max(SPEED.number(row.result) or 0.0, 0.0)
 
 
 def _marks(row: Row, base: Row) -> str:

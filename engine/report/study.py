@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from engine.report.baselines import Baseline, baseline_of
 from engine.report.figures import SPEED, Figure, present, primary
@@ -63,7 +62,7 @@ def make_study(sweeps: Sequence[Sweep], chosen: Sequence[str] | None = None) -> 
     """Rank, compare and mark. chosen: overrides that name the baseline, over what the sweeps say."""
     rows = [row for sweep in sweeps for row in sweep.rows]
     results = [row.result for row in rows if row.measured]
-    leading = primary(results)
+    leading = primary(results, sweeps[0].figure, sweeps[0].lower)
     measured = [row for row in rows if row.measured]
     baselines = [baseline_of(sweep, chosen) for sweep in sweeps]
     found: dict[int, Speedup] = {}
@@ -75,7 +74,7 @@ def make_study(sweeps: Sequence[Sweep], chosen: Sequence[str] | None = None) -> 
         others=[row for row in rows if not row.measured],
         keys=differing(rows),
         common=shared(rows),
-        figures=present(results),
+        figures=present(results, leading),
         leading=leading,
         baselines=baselines,
         speedups=found,
@@ -86,15 +85,14 @@ def make_study(sweeps: Sequence[Sweep], chosen: Sequence[str] | None = None) -> 
 
 
 def _rank(leading: Figure, row: Row) -> tuple[float, int]:
-    value: Any = leading.value(row.result)
-    known = isinstance(value, int | float)
-    return (-leading.better * value if known else float("inf"), row.number)
+    value = leading.number(row.result)
+    return (float("inf") if value is None else -leading.better * value, row.number)
 
 
 def _notes(sweeps: Sequence[Sweep], baselines: Sequence[Baseline], found: Mapping[int, Speedup]) -> list[str]:
     notes = []
     for sweep, baseline in zip(sweeps, baselines, strict=True):
-        speeds = [row for row in sweep.rows if row.measured and SPEED.value(row.result) is not None]
+        speeds = [row for row in sweep.rows if row.measured and SPEED.number(row.result) is not None]
         if len(speeds) < 2 or not baseline.values or any(row.number in found for row in speeds):
             continue
         wanted, bases = described(baseline.values), [row for row in speeds if baseline.chosen_by(row)]

@@ -16,7 +16,7 @@ from typing import Any
 from engine.report.figures import FIGURES
 from engine.report.numbers import choice
 from engine.report.rows import Row
-from engine.report.settings import command, settings
+from engine.report.settings import command
 from engine.report.study import Study
 
 Record = dict[str, Any]
@@ -48,7 +48,7 @@ def write_parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> bool:
 
 
 def _record(study: Study, row: Row) -> Record:
-    own, speedup = settings(row), study.speedups.get(row.number)
+    own, speedup = row.settings, study.speedups.get(row.number)
     figures = {figure.key: figure.value(row.result) if row.measured else None for figure in FIGURES}
     ratio = speedup.ratio if speedup else None
     return {

@@ -10,9 +10,9 @@ from typing import Any
 from engine.report.cells import Cell, Column, Plain
 from engine.report.figures import SPEED, Figure
 from engine.report.marks import mark_of
-from engine.report.numbers import choice, duration, interval, number, times
+from engine.report.numbers import choice, duration, ends, interval, number, times
 from engine.report.rows import Row
-from engine.report.settings import command, label, replay_command, settings, shown
+from engine.report.settings import command, label, replay_command, shown
 from engine.report.speedups import Effect
 from engine.report.study import Study
 
@@ -54,7 +54,7 @@ def columns(study: Study) -> list[Column]:
     for figure in _main(study):
         numeric = figure.unit != "" or figure.key.startswith("tokens")
         found.append(Column(figure.label, figure.unit, numeric, figure.better))
-        if figure is SPEED and study.speedups:
+        if figure.key == SPEED.key and study.speedups:
             found.append(Column("speed-up", "times baseline", True, 1))
     return found
 
@@ -66,8 +66,9 @@ def row_view(study: Study, row: Row) -> RowView:
     cells += _chosen(study, row)
     for figure in _main(study):
         value = figure.value(row.result)
-        cells.append(Cell(number(value), "" if value is None else str(value)))
-        if figure is SPEED and study.speedups:
+        ours = ends(figure.interval(row.result))
+        cells.append(Cell(number(value), "" if value is None else str(value), small=ours))
+        if figure.key == SPEED.key and study.speedups:
             cells.append(_speedup(study, row))
     return RowView(
         row.number,
@@ -125,12 +126,12 @@ def _chosen(study: Study, row: Row) -> list[Cell]:
     if _many(study):
         chips = _chips(study, row)
         return [Cell("", " ".join(value for _, value in chips), chips=chips)]
-    own = settings(row)
+    own = row.settings
     return [Cell(shown(row, key), choice(own[key]) if key in own else "") for key in study.keys]
 
 
 def _chips(study: Study, row: Row) -> list[tuple[str, str]]:
-    own = settings(row)
+    own = row.settings
     return [(key, choice(own[key])) for key in study.keys if key in own]
 
 

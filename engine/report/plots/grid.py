@@ -112,9 +112,7 @@ def _ordered(names: Iterable[str]) -> list[str]:
 
 
 def _value(figure: Figure, rows: Sequence[Row]) -> float | None:
-    found = [
-        value for row in rows if row.measured and isinstance(value := figure.value(row.result), int | float)
-    ]
+    found = [value for row in rows if row.measured and (value := figure.number(row.result)) is not None]
     return None if not found else max(found) if figure.better > 0 else min(found)
 
 

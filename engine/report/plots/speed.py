@@ -25,7 +25,6 @@ from engine.report.plots.base import (
     short,
 )
 from engine.report.rows import Row
-from engine.report.settings import settings
 from engine.report.study import Study
 
 LOADS = ("task.concurrency", "scheduler.max_running", "workload.rate", "workload.limit")
@@ -34,11 +33,11 @@ NEAR = 0.1  # of an axis: names of points that are closer would cover each other
 
 def speed_plot(study: Study) -> Plot | None:
     """Output tokens/s by row."""
-    every = [row for row in study.ranked if SPEED.value(row.result)]
+    every = [row for row in study.ranked if _speed(row)]
     rows = every[:MAX_BARS]
     if not rows:
         return None
-    values = [SPEED.value(row.result) for row in rows]
+    values = [_speed(row) for row in rows]
     trace: Trace = {
         "type": "bar",
         "orientation": "h",
@@ -64,14 +63,14 @@ def speed_plot(study: Study) -> Plot | None:
 
 def load_plot(study: Study) -> Plot | None:
     """Output tokens/s by requests in flight, where the cells differ in that."""
-    rows = [row for row in study.ranked if SPEED.value(row.result)]
+    rows = [row for row in study.ranked if _speed(row)]
     key = next((key for key in LOADS if len(_levels(rows, key)) > 1), None)
     if key is None:
         return None
     keys = [other for other in study.keys if other != key]
     grouped: dict[str, list[Row]] = {}
     for row in rows:
-        if _is_number(settings(row).get(key)):
+        if _is_number(row.settings.get(key)):
             grouped.setdefault(_series(study, row, keys), []).append(row)
     lines = {title: own for title, own in grouped.items() if len(own) > 1}
     if not lines:
@@ -92,7 +91,7 @@ def load_plot(study: Study) -> Plot | None:
 
 def pareto_plot(study: Study) -> Plot | None:
     """Throughput against the gap between a request's tokens, and the rows that no other beats in both."""
-    rows = [row for row in study.ranked if SPEED.value(row.result) and ITL.value(row.result)]
+    rows = [row for row in study.ranked if _speed(row) and _gap(row)]
     if len(rows) < 2:
         return None
     front = pareto_front(rows)
@@ -119,8 +118,8 @@ def pareto_plot(study: Study) -> Plot | None:
 def pareto_front(rows: Sequence[Row]) -> list[Row]:
     """Rows that no other row beats in throughput without a longer gap, by growing gap."""
     front: list[Row] = []
-    for row in sorted(rows, key=lambda row: (ITL.value(row.result), -SPEED.value(row.result))):
-        if not front or SPEED.value(row.result) > SPEED.value(front[-1].result):
+    for row in sorted(rows, key=lambda row: (_gap(row), -_speed(row))):
+        if not front or _speed(row) > _speed(front[-1]):
             front.append(row)
     return front
 
@@ -130,8 +129,8 @@ def _points(study: Study, rows: Sequence[Row], title: str, color: str, symbol: s
         "type": "scatter",
         "mode": mode,
         "name": title,
-        "x": [ITL.value(row.result) for row in rows],
-        "y": [SPEED.value(row.result) for row in rows],
+        "x": [_gap(row) for row in rows],
+        "y": [_speed(row) for row in rows],
         "text": _apart(rows),
         "textposition": "top center",
         "hovertext": [_hover(study, row) for row in rows],
@@ -144,11 +143,11 @@ def _points(study: Study, rows: Sequence[Row], title: str, color: str, symbol: s
 
 def _apart(rows: Sequence[Row]) -> list[str]:
     """The numbers of rows, but of points that lie on each other only the first one's."""
-    most = [max(figure.value(row.result) for row in rows) for figure in (ITL, SPEED)]
+    most = [max(measure(row) for row in rows) for measure in (_gap, _speed)]
     taken: list[tuple[float, float]] = []
     texts = []
     for row in rows:
-        x, y = (figure.value(row.result) / top for figure, top in zip((ITL, SPEED), most, strict=True))
+        x, y = (measure(row) / top for measure, top in zip((_gap, _speed), most, strict=True))
         free = all(abs(x - a) > NEAR or abs(y - b) > NEAR for a, b in taken)
         taken += [(x, y)] if free else []
         texts.append(short(row) if free else "")
@@ -156,11 +155,11 @@ def _apart(rows: Sequence[Row]) -> list[str]:
 
 
 def _line(study: Study, title: str, rows: Sequence[Row], key: str, place: int) -> Trace:
-    ordered = sorted(rows, key=lambda row: settings(row)[key])
+    ordered = sorted(rows, key=lambda row: row.settings[key])
     return {
         **series(title, place, title),
-        "x": [settings(row)[key] for row in ordered],
-        "y": [SPEED.value(row.result) for row in ordered],
+        "x": [row.settings[key] for row in ordered],
+        "y": [_speed(row) for row in ordered],
         "hovertext": [_hover(study, row) for row in ordered],
         "hoverinfo": "text",
     }
@@ -173,7 +172,7 @@ def _series(study: Study, row: Row, keys: Sequence[str]) -> str:
 
 def _spread(rows: Sequence[Row]) -> Mapping[str, Any]:
     repeats = [SPEED.repeats(row.result) for row in rows]
-    middle = [SPEED.value(row.result) for row in rows]
+    middle = [_speed(row) for row in rows]
     return {
         "type": "data",
         "symmetric": False,
@@ -186,15 +185,25 @@ def _spread(rows: Sequence[Row]) -> Mapping[str, Any]:
 
 
 def _hover(study: Study, row: Row) -> str:
-    gap = ITL.value(row.result)
-    lines = [escaped(name(study, row)), f"{number(SPEED.value(row.result))} output tokens/s"]
+    gap = _gap(row)
+    lines = [escaped(name(study, row)), f"{number(_speed(row))} output tokens/s"]
     lines += [f"token gap p50 {number(gap)} ms"] if gap else []
     return "<br>".join([*lines, *map(escaped, study.warnings.get(row.number, ()))])
 
 
 def _levels(rows: Sequence[Row], key: str) -> set[float]:
-    values: list[Any] = [settings(row).get(key) for row in rows]
+    values: list[Any] = [row.settings.get(key) for row in rows]
     return {value for value in values if _is_number(value) and value > 0}
+
+
+def _speed(row: Row) -> float:
+    """0 where it is not known."""
+    return max(SPEED.number(row.result) or 0.0, 0.0)
+
+
+def _gap(row: Row) -> float:
+    """0 where it is not known."""
+    return max(ITL.number(row.result) or 0.0, 0.0)
 
 
 def _is_number(value: Any) -> bool:
