@@ -6,15 +6,32 @@ Importable without torch, so that rules and `task=explain` can read the facts. K
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from engine.batch import ForwardBatch, HostLens, LayerKV
+from engine.lazy import lazy_import
+from kernels.linear_plan import NO_CHOICES, Choices
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from engine.models.linear import Linear
+else:
+    torch = lazy_import("torch")
+
+
+class Head(Protocol):
+    """Finds the best outputs of a matrix."""
+
+    @property
+    def dense(self) -> Linear:
+        """The map onto all outputs."""
+
+    def best(self, x: Tensor) -> Tensor:
+        """x [N, H], normalised -> int64 [N]: the output with the largest score, the first of equals."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +39,8 @@ class AttentionContext:
     """What a backend is built from: the shapes of one model role on one device.
 
     role: "target", "draft" or "draft_extend". max_rows: table rows R. max_width: widest VERIFY pass.
-    max_context: positions a row can hold. scale: factor on q.k before the softmax.
+    max_context: positions a row can hold. scale: factor on q.k before the softmax. choices: how products of
+    few tokens are computed, for backends whose operations have own kernels.
     """
 
     role: str
@@ -36,6 +54,25 @@ class AttentionContext:
     max_context: int
     device: torch.device
     dtype: torch.dtype
+    choices: Choices = NO_CHOICES
+
+
+@dataclass(frozen=True)
+class AttentionSizes:
+    """What a backend's working memory depends on, before anything is built: as in AttentionContext.
+    element_size: bytes of an element of q; chunk: tokens of the largest EXTEND pass; processors:
+    multiprocessors of the GPU."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    page_size: int
+    max_rows: int
+    max_width: int
+    max_context: int
+    element_size: int
+    chunk: int
+    processors: int = 132
 
 
 @dataclass(frozen=True)
@@ -57,6 +94,7 @@ class ModelOps(ABC):
     """The token-wise operations of a decoder layer; a backend brings the set that suits its device.
 
     Outputs may be new tensors or `x`/`residual` written in place; callers must use the returned ones only.
+    Stages of several operations are compositions of the others, unless a backend has them in one kernel.
     """
 
     @abstractmethod
@@ -84,6 +122,50 @@ class ModelOps(ABC):
     @abstractmethod
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """[T, 2F] (gate, then up) -> [T, F]: silu(gate) * up. Shazeer 2020, SwiGLU."""
+
+    def linear(self, x: Tensor, linear: Linear) -> Tensor:
+        """x [T, in] -> [T, out], a new tensor; x stays as it is."""
+        return linear(x)
+
+    def norm_linear(
+        self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, linear: Linear
+    ) -> tuple[Tensor, Tensor]:
+        """(linear(norm(x + residual)), x + residual): [T, out], [T, H]. residual None: the stream is x alone,
+        which then stays as it is."""
+        if residual is None:
+            return self.linear(self.rms_norm(x.clone(), weight, eps), linear), x
+        normed, stream = self.add_rms_norm(x, residual, weight, eps)
+        return self.linear(normed, linear), stream
+
+    def norm_gated(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, linear: Linear
+    ) -> tuple[Tensor, Tensor]:
+        """(silu_mul(linear(norm(x + residual))), x + residual): [T, F], [T, H]. linear: H -> 2F."""
+        gate_up, stream = self.norm_linear(x, residual, weight, eps, linear)
+        return self.silu_mul(gate_up), stream
+
+    def norm_pair(self, a: Tensor, a_weight: Tensor, b: Tensor, b_weight: Tensor, eps: float) -> Tensor:
+        """norm(a) and norm(b) side by side: [T, H] each -> [T, 2H]. b stays as it is."""
+        return torch.cat((self.rms_norm(a, a_weight, eps), self.rms_norm(b.clone(), b_weight, eps)), dim=1)
+
+    def best(self, x: Tensor, weight: Tensor | None, eps: float, head: Head, ids: Tensor) -> Tensor:
+        """ids[argmax(head(norm(x)))], the first of equals: x [N, H], ids int32 [outputs] -> int32 [N].
+
+        weight: of the norm; None: x is normalised. x stays as it is.
+        """
+        return ids[head.best(self._normed(x, weight, eps))]
+
+    def top(
+        self, x: Tensor, weight: Tensor | None, eps: float, head: Head, ids: Tensor, k: int
+    ) -> tuple[Tensor, Tensor]:
+        """The k best outputs of head(norm(x)), best first: (ids int32 [N, k], natural-log probabilities fp32
+        [N, k]); operands as in `best`."""
+        logits = head.dense(self._normed(x, weight, eps)).float()
+        scores, index = logits.topk(k, dim=1)
+        return ids[index], scores - logits.logsumexp(dim=1, keepdim=True)
+
+    def _normed(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        return x if weight is None else self.rms_norm(x.clone(), weight, eps)
 
 
 class AttentionBackend(ABC):
@@ -139,6 +221,12 @@ class AttentionBackend(ABC):
         k and v of the new tokens are already in `kv` at batch.slots; they are passed for backends that would
         rather read them directly. Query head h reads KV head h // (Hq // Hkv).
         """
+
+    @classmethod
+    def workspace_bytes(cls, config: Any, sizes: AttentionSizes, children: Sequence[int]) -> int:
+        """Device memory that it works in at most, beside q, k, v and the result; for the memory plan.
+        children: what those of a composite answered."""
+        return sum(children)
 
     @classmethod
     def facts(cls, children: Mapping[str, BackendFacts]) -> BackendFacts:

@@ -9,17 +9,19 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from backends.base import AttentionBackend, AttentionContext
+from backends.base import AttentionBackend, AttentionContext, AttentionSizes
 from engine.batch import ForwardBatch, HostLens, LayerKV, Mode
 from engine.build import number
 from engine.errors import UserError
 from engine.lazy import lazy_import
+from kernels.attention_splits import SplitPlan
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +36,7 @@ else:
 
 log = logging.getLogger("syncless")
 
+_MOST_ROWS = 64  # of a decode tile; fewer mean more tiles, and those fewer splits
 _PROGRAMS_PER_PROCESSOR = 4  # of a GPU's multiprocessors: enough to hide the latency of scattered loads
 
 
@@ -65,11 +68,19 @@ class TritonAttention(AttentionBackend):
         self._context = context
         generation = _capability(context.device)
         early = config.dependent_launch and generation >= attention_tiles.HOPPER
-        self.ops = TritonOps(early=early)
+        self.ops = TritonOps(context.choices, early=early)
         tiles = attention_tiles.tiles_for(generation, context.dtype.itemsize, context.head_dim)
         self._tiles = tiles.dependent() if early else tiles
         self._plan = _split_plan(context.device, config.kv_splits, self._tiles.decode.rows)
         self._workspace = _workspace(self._plan, context)
+
+    @classmethod
+    def workspace_bytes(cls, config: Config, sizes: AttentionSizes, children: Sequence[int]) -> int:
+        plan = SplitPlan(_PROGRAMS_PER_PROCESSOR * sizes.processors, config.kv_splits, _MOST_ROWS)
+        cells = plan.cells(
+            sizes.max_rows, sizes.max_width, sizes.num_heads, sizes.num_kv_heads, sizes.max_context
+        )
+        return cells * (sizes.head_dim + 2) * 4  # fp32 sums and two figures of each
 
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
         """Nothing to prepare: the kernels read the batch itself."""
@@ -90,14 +101,14 @@ def _capability(device: torch.device) -> int:
     return 0 if device.type == "cpu" else torch.cuda.get_device_capability(device)[0]
 
 
-def _split_plan(device: torch.device, fixed: int, rows: int) -> attention_decode.SplitPlan:
+def _split_plan(device: torch.device, fixed: int, rows: int) -> SplitPlan:
     if device.type == "cpu":  # interpreted programs run one after another: a split only adds work
-        return attention_decode.SplitPlan(1, fixed or 1, rows)
+        return SplitPlan(1, fixed or 1, rows)
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return attention_decode.SplitPlan(_PROGRAMS_PER_PROCESSOR * processors, fixed, rows)
+    return SplitPlan(_PROGRAMS_PER_PROCESSOR * processors, fixed, rows)
 
 
-def _workspace(plan: attention_decode.SplitPlan, context: AttentionContext) -> attention_decode.Workspace:
+def _workspace(plan: SplitPlan, context: AttentionContext) -> attention_decode.Workspace:
     positions = -(-context.max_context // context.page_size) * context.page_size
     cells = plan.cells(
         context.max_rows, context.max_width, context.num_heads, context.num_kv_heads, positions

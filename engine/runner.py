@@ -46,4 +46,4 @@ class ModelRunner:
         ):  # a chunk that ends no prompt, or an idle pass: some matrix products refuse 0 rows
             empty = hidden.new_zeros((0, self.model.shape.vocab_size), dtype=torch.float32)
             return ForwardResult(hidden, aux, empty)
-        return ForwardResult(hidden, aux, self.model.logits(picked))
+        return ForwardResult(hidden, aux, self.model.logits_by(picked, self.attention.ops))

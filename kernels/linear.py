@@ -11,7 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-from kernels.launch import INTERPRETED, power_of_two
+from kernels.launch import INTERPRETED, dependent, power_of_two
 from kernels.linear_plan import ROWS, Plan
 from kernels.linear_rows import _linear_rows
 from kernels.linear_split import _sum_parts
@@ -30,110 +30,105 @@ class Norm:
 
 
 @dataclass(frozen=True)
-class _Product:
-    """One launch's operands and sizes."""
+class Product:
+    """One launch's operands: x [T, K], last axis contiguous; weight [N, K] contiguous, of a gated product the
+    gate's rows first; bias [N] or None. early: programs fetch their first weights while the kernel in front
+    ends (kernels.launch.dependent)."""
 
     plan: Plan
     x: Tensor
     weight: Tensor
-    bias: Tensor | None
-    norm: Norm | None
+    bias: Tensor | None = None
+    norm: Norm | None = None
+    early: bool = False
 
     @property
-    def tokens(self) -> int:
-        return self.x.shape[0]
+    def blocks(self) -> int:
+        """Programs that share the outputs."""
+        return -(-self.weight.shape[0] // self.plan.block_n)
 
-    @property
-    def outputs(self) -> int:
-        return self.weight.shape[0]
+
+@dataclass(frozen=True)
+class Sink:
+    """Where a launch leaves its results: out, or parts (of splits, or the best of each block), with index."""
+
+    out: Tensor
+    total: Tensor
+    parts: Tensor
+    index: Tensor
+    top: int = 0
 
 
 def product(
-    plan: Plan, x: Tensor, weight: Tensor, bias: Tensor | None = None, norm: Norm | None = None
+    plan: Plan,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    norm: Norm | None = None,
+    *,
+    early: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """(y, stream): y = x @ weight^T + bias, [T, N], or [T, N / 2] after SwiGLU where the plan gates.
 
-    x [T, K], last axis contiguous, T within the plan's reach; weight [N, K] contiguous, gate rows first.
-    norm: applied to x first; what it normalises, x + residual, is then `stream` (else `stream` is x
-    itself). Nothing is written in place.
+    Operands as in Product, T within the plan's reach. norm: applied to x first; what it normalises,
+    x + residual, is then `stream` (else `stream` is x itself). Nothing is written in place.
     """
-    gate = plan.gate
-    out = x.new_empty((x.shape[0], weight.shape[0] // (2 if gate else 1)))
+    run = Product(plan, x, weight, bias, norm, early)
+    tokens, outputs = x.shape[0], weight.shape[0]
+    out = x.new_empty((tokens, outputs // 2 if plan.gate else outputs))
     adds = norm is not None and norm.residual is not None
     total = torch.empty_like(x, memory_format=torch.contiguous_format) if adds else x
-    run = _Product(plan, x, weight, bias, norm)
-    parts = _parts(run)
-    (_rows if plan.kernel == ROWS else _tile)(run, out, total, parts)
+    splits = plan.split if plan.split > 1 else 0
+    parts = x.new_empty((splits, tokens, outputs), dtype=torch.float32)
+    launch(run, Sink(out, total, parts, out))
     if plan.split > 1:
         _sum(run, out, parts)
     return out, total
 
 
-def _parts(run: _Product) -> Tensor:
-    """fp32 [split, T, N] for what the splits leave; an empty tensor where there is one."""
-    split = run.plan.split if run.plan.split > 1 else 0
-    return run.x.new_empty((split, run.tokens, run.outputs), dtype=torch.float32)
-
-
-def _rows(run: _Product, out: Tensor, total: Tensor, parts: Tensor) -> None:
-    plan = run.plan
-    _linear_rows[(triton.cdiv(run.outputs, plan.block_n), plan.split)](
-        *_operands(run, out, total, parts), run.x.stride(0), _residual(run).stride(0), _eps(run),
-        T=run.tokens, **_sizes(run), num_warps=plan.warps, **_dependent(plan),
-    )  # fmt: skip
-
-
-def _tile(run: _Product, out: Tensor, total: Tensor, parts: Tensor) -> None:
-    plan = run.plan
-    _linear_tile[(triton.cdiv(run.outputs, plan.block_n), plan.split)](
-        *_operands(run, out, total, parts), run.tokens, run.x.stride(0), _residual(run).stride(0), _eps(run),
-        M=max(16, power_of_two(run.tokens)), **_sizes(run), SWAP=plan.swap, UPCAST=INTERPRETED,
-        num_warps=plan.warps, num_stages=plan.stages, **_dependent(plan),
-    )  # fmt: skip
-
-
-def _sum(run: _Product, out: Tensor, parts: Tensor) -> None:
-    n, plan = run.outputs, run.plan
-    block = min(_SUM_BLOCK, power_of_two(n))
-    _sum_parts[(triton.cdiv(n, block), run.tokens)](
-        parts, run.weight if run.bias is None else run.bias, out, run.tokens,
-        N=n, BLOCK_N=block, SPLIT=plan.split, GATE=plan.gate, BIAS=run.bias is not None,
-        PDL=plan.pdl and not INTERPRETED, **_dependent(plan),
-    )  # fmt: skip
-
-
-def _operands(run: _Product, out: Tensor, total: Tensor, parts: Tensor) -> tuple[Tensor, ...]:
-    """Pointers; what a launch does not have is some other tensor, which it then does not read."""
-    weight = run.weight
-    norm = weight if run.norm is None else run.norm.weight
-    bias = weight if run.bias is None else run.bias
-    return run.x, _residual(run), norm, weight, bias, out, total, parts
-
-
-def _residual(run: _Product) -> Tensor:
-    return run.x if run.norm is None or run.norm.residual is None else run.norm.residual
-
-
-def _eps(run: _Product) -> float:
-    return 0.0 if run.norm is None else run.norm.eps
-
-
-def _sizes(run: _Product) -> dict[str, int | bool]:
+def launch(run: Product, sink: Sink) -> None:
+    """The product itself; what its splits or blocks left is a second kernel's business."""
     plan, norm = run.plan, run.norm
-    mode = 0 if norm is None else 1 if norm.residual is None else 2
+    residual = run.x if norm is None or norm.residual is None else norm.residual
+    # Pointers that a launch does not have are some other tensor's, which it does not read.
+    pointers = (
+        run.x, residual, run.weight if norm is None else norm.weight, run.weight,
+        run.weight if run.bias is None else run.bias, sink.out, sink.total, sink.parts, sink.index,
+    )  # fmt: skip
+    numbers = (run.x.stride(0), residual.stride(0), 0.0 if norm is None else norm.eps)
+    grid, tokens = (run.blocks, plan.split), run.x.shape[0]
+    if plan.kernel == ROWS:
+        _linear_rows[grid](
+            *pointers, *numbers, T=tokens, **_sizes(run), TOP=sink.top, num_warps=plan.warps,
+            **dependent(run.early),
+        )  # fmt: skip
+    else:
+        _linear_tile[grid](
+            *pointers, tokens, *numbers, M=max(16, power_of_two(tokens)), **_sizes(run), SWAP=plan.swap,
+            TOP=sink.top, UPCAST=INTERPRETED, num_warps=plan.warps, num_stages=plan.stages,
+            **dependent(run.early),
+        )  # fmt: skip
+
+
+def _sum(run: Product, out: Tensor, parts: Tensor) -> None:
+    n, plan = run.weight.shape[0], run.plan
+    block = min(_SUM_BLOCK, power_of_two(n))
+    _sum_parts[(triton.cdiv(n, block), run.x.shape[0])](
+        parts, run.weight if run.bias is None else run.bias, out, run.x.shape[0],
+        N=n, BLOCK_N=block, SPLIT=plan.split, GATE=plan.gate, BIAS=run.bias is not None,
+        **dependent(run.early),
+    )  # fmt: skip
+
+
+def _sizes(run: Product) -> dict[str, int | bool]:
+    plan, norm = run.plan, run.norm
     return {
-        "N": run.outputs,
+        "N": run.weight.shape[0],
         "K": run.weight.shape[1],
         "BLOCK_N": plan.block_n,
         "BLOCK_K": plan.block_k,
         "SPLIT": plan.split,
-        "NORM": mode,
+        "NORM": 0 if norm is None else 1 if norm.residual is None else 2,
         "GATE": plan.gate,
         "BIAS": run.bias is not None,
-        "PDL": plan.pdl and not INTERPRETED,
     }
-
-
-def _dependent(plan: Plan) -> dict[str, bool]:
-    """The launch option of dependent launch, which the interpreter does not know."""
-    return {"launch_pdl": True} if plan.pdl and not INTERPRETED else {}

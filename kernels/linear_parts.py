@@ -4,7 +4,7 @@
 
 Values are rounded exactly where separate kernels would store them. Knows no grid.
 Legend: T tokens, N outputs, K inputs. `given`: (x, residual, norm weight, stride of x, stride of residual);
-`sink`: (bias, out, parts). NORM: 0 none, 1 rms norm, 2 rms norm of x + residual.
+`sink`: (bias, out, parts, index). NORM: 0 none, 1 rms norm, 2 rms norm of x + residual.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 import triton.language as tl
 
 from kernels.launch import jit
+
+LOWEST = tl.constexpr(-3e38)  # of scores: what is no number comes last, yet before what is no score at all
 
 
 @jit
@@ -70,11 +72,29 @@ def gated(pairs, dtype: tl.constexpr):
 
 
 @jit
+def keep_best(y, token, real, line, sink, N: tl.constexpr, TOP: tl.constexpr):
+    """The TOP largest of a block's scores y fp32 [M, BLOCK_N], of equals the first: parts fp32 [T, blocks,
+    TOP + 1], the sum of exp(y - largest) at the end; index int32 [T, blocks, TOP]."""
+    y = tl.where(y > LOWEST, y, LOWEST)
+    y = tl.where((line < N)[None, :], y, float("-inf"))
+    block = token * tl.num_programs(0) + tl.program_id(0)
+    total = tl.sum(tl.exp(y - tl.max(y, axis=1)[:, None]), axis=1)
+    tl.store(sink[2] + block * (TOP + 1) + TOP, total, mask=real)
+    column = tl.arange(0, y.shape[1])[None, :]
+    for i in tl.static_range(TOP):
+        value, at = tl.max(y, axis=1, return_indices=True)
+        tl.store(sink[2] + block * (TOP + 1) + i, value, mask=real)
+        tl.store(sink[3] + block * TOP + i, tl.program_id(0) * y.shape[1] + at, mask=real)
+        y = tl.where(column == at[:, None], float("-inf"), y)
+
+
+@jit
 def leave(
     y, token, real, line, sink, split, tokens,
-    N: tl.constexpr, SPLIT: tl.constexpr, GATE: tl.constexpr, BIAS: tl.constexpr,
+    N: tl.constexpr, SPLIT: tl.constexpr, GATE: tl.constexpr, BIAS: tl.constexpr, TOP: tl.constexpr,
 ):  # fmt: skip
-    """Store y fp32 [M, BLOCK_N] of token int64 [M] where `real`: as parts [SPLIT, T, N] or as results."""
+    """Store y fp32 [M, BLOCK_N] of token int64 [M] where `real`: as parts [SPLIT, T, N], as results, or the
+    TOP best of the block."""
     dtype: tl.constexpr = sink[1].dtype.element_ty
     inside = real[:, None] & (line < N)[None, :]
     if SPLIT > 1:
@@ -83,7 +103,9 @@ def leave(
     else:
         if BIAS:
             y += tl.load(sink[0] + weight_row(line, N, 1, GATE)).to(tl.float32)[None, :]
-        if GATE:
+        if TOP > 0:
+            keep_best(y, token, real, line, sink, N, TOP)
+        elif GATE:
             out = gated(tl.reshape(y, (y.shape[0], y.shape[1] // 2, 2)), dtype)
             column = tl.program_id(0) * (y.shape[1] // 2) + tl.arange(0, y.shape[1] // 2)
             at = token[:, None] * (N // 2) + column[None, :]

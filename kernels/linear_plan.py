@@ -1,11 +1,12 @@
-"""How a product of few tokens is computed: which kernel, and its compile-time sizes. Plain data.
+"""How a product of few tokens is computed: which kernel, and its compile-time sizes; and who decides.
 
-Free of torch and Triton, so that tables of measured plans can be read anywhere. Knows no GPU.
+Plain data, free of torch and Triton, so that tables of measured plans can be read anywhere. Knows no GPU.
 Legend: T tokens, N outputs, K inputs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 ROWS, TILE = "rows", "tile"
@@ -22,7 +23,6 @@ class Plan:
     block_n, block_k: rows and columns of W at a time, powers of two. stages: tiles in flight ("tile").
     split: parts of K that are summed by a second kernel, in order. swap: the tile's rows are W's, not x's.
     norm, gate: the norm before, and SwiGLU's element-wise half after, are computed in the same kernel.
-    pdl: its programs start before the kernel in front has ended, and wait for it once W is on its way.
     """
 
     kernel: str
@@ -34,7 +34,6 @@ class Plan:
     swap: bool = False
     norm: bool = False
     gate: bool = False
-    pdl: bool = False
 
     def problem(self, tokens: int, n: int, k: int) -> str:
         """Why the plan cannot compute such a product, as a clause; empty when it can."""
@@ -64,3 +63,54 @@ class Plan:
 def bucket_of(tokens: int) -> int | None:
     """The smallest bucket that holds so many tokens; None above the largest."""
     return next((size for size in BUCKETS if size >= tokens), None)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A product that may be planned. stage: which operations a plan stands for, one of STAGES. dtype:
+    "bfloat16", ... tokens: one of BUCKETS."""
+
+    stage: str
+    dtype: str
+    tokens: int
+    n: int
+    k: int
+
+    def problem(self, plan: Plan) -> str:
+        """Why the plan cannot serve here, as a clause; empty when it can."""
+        if self.tokens not in BUCKETS:
+            return f"{self.tokens} tokens are none of {', '.join(map(str, BUCKETS))}"
+        if (plan.gate and self.stage != NORM_GATED) or (plan.norm and self.stage == LINEAR):
+            return f"stage {self.stage} has nothing to fuse that a plan with norm or gate computes"
+        if plan.split > 1 and self.stage == BEST:
+            return f"stage {self.stage} takes no split"
+        return plan.problem(self.tokens, self.n, self.k)
+
+
+LINEAR, NORM_LINEAR, NORM_GATED, BEST = "linear", "norm_linear", "norm_gated", "best"
+STAGES = {
+    LINEAR: "product",
+    NORM_LINEAR: "residual, norm and product",
+    NORM_GATED: "residual, norm, product and SwiGLU",
+    BEST: "norm, head and the best outputs",
+}
+
+
+class Choices:
+    """Which plan computes a product; None: separate operations, and the library's product (cuBLAS)."""
+
+    def __init__(self, plans: Mapping[Place, Plan | None]) -> None:
+        self.plans = dict(plans)
+        self._chosen = {
+            (place.stage, place.dtype, place.tokens, place.n, place.k): plan
+            for place, plan in plans.items()
+            if plan is not None
+        }
+
+    def plan(self, stage: str, dtype: str, tokens: int, n: int, k: int) -> Plan | None:
+        """For x[tokens, k] @ W[n, k]^T."""
+        bucket = bucket_of(tokens) if self._chosen and tokens else None
+        return None if bucket is None else self._chosen.get((stage, dtype, bucket, n, k))
+
+
+NO_CHOICES = Choices({})

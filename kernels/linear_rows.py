@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from kernels.launch import jit
+from kernels.launch import enter, jit
 from kernels.linear_parts import below, inputs, leave, stream, weight_row
 
 
@@ -57,10 +57,11 @@ def _weights(w_ptr, row, k, K: tl.constexpr, EVEN: tl.constexpr):
 
 @jit
 def _linear_rows(
-    x_ptr, residual_ptr, norm_ptr, w_ptr, bias_ptr, out_ptr, total_ptr, part_ptr,
+    x_ptr, residual_ptr, norm_ptr, w_ptr, bias_ptr, out_ptr, total_ptr, part_ptr, index_ptr,
     x_stride, residual_stride, eps,
     T: tl.constexpr, N: tl.constexpr, K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    SPLIT: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, BIAS: tl.constexpr, PDL: tl.constexpr,
+    SPLIT: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, BIAS: tl.constexpr, TOP: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     # Grid: (blocks of outputs, splits of K).
     STEPS: tl.constexpr = (K + BLOCK_K * SPLIT - 1) // (BLOCK_K * SPLIT)
@@ -70,9 +71,7 @@ def _linear_rows(
     row = weight_row(line, N, K, GATE)
     k = split * (STEPS * BLOCK_K) + tl.arange(0, BLOCK_K)
     w = _weights(w_ptr, row, k, K, EVEN)
-    if PDL:  # the first weights are on their way while the kernel in front ends
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    enter(PDL)  # the first weights are on their way while the kernel in front ends
 
     given = (x_ptr, residual_ptr, norm_ptr, x_stride, residual_stride)
     stores = (tl.program_id(0) == 0) & (split == 0)
@@ -84,8 +83,8 @@ def _linear_rows(
         w = _weights(w_ptr, row, after, K, EVEN)
         sums = _add(sums, w, given, after, below(after, K, EVEN), scales, T, NORM)
 
-    sink = (bias_ptr, out_ptr, part_ptr)
+    sink = (bias_ptr, out_ptr, part_ptr, index_ptr)
     for t in tl.static_range(T):
         token = tl.full((1,), t, tl.int64)
         y = tl.sum(sums[t], axis=1)[None, :]
-        leave(y, token, token < T, line, sink, split, T, N, SPLIT, GATE, BIAS)
+        leave(y, token, token < T, line, sink, split, T, N, SPLIT, GATE, BIAS, TOP)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from kernels.launch import jit
+from kernels.launch import enter, jit
 from kernels.linear_parts import leave
 
 
@@ -20,9 +20,7 @@ def _sum_parts(
     PDL: tl.constexpr,
 ):  # fmt: skip
     # Grid: (blocks of outputs, tokens). part_ptr: fp32 [SPLIT, T, N] in the order of the blocks' lines.
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    enter(PDL)
     line = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     token = tl.program_id(1).to(tl.int64) + tl.arange(0, 1)
     at = token[:, None] * N + line[None, :]
@@ -30,4 +28,17 @@ def _sum_parts(
     y = tl.full((1, BLOCK_N), 0.0, tl.float32)
     for split in tl.static_range(SPLIT):
         y += tl.load(part_ptr + split * tokens * N + at, mask=inside, other=0.0)
-    leave(y, token, token < tokens, line, (bias_ptr, out_ptr, part_ptr), 0, tokens, N, 1, GATE, BIAS)
+    leave(
+        y,
+        token,
+        token < tokens,
+        line,
+        (bias_ptr, out_ptr, part_ptr, part_ptr),
+        0,
+        tokens,
+        N,
+        1,
+        GATE,
+        BIAS,
+        0,
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from kernels.launch import jit
+from kernels.launch import enter, jit
 from kernels.linear_parts import below, inputs, leave, stream, weight_row
 
 
@@ -57,10 +57,11 @@ def _add(acc, x, w, SWAP: tl.constexpr, UPCAST: tl.constexpr):
 
 @jit(do_not_specialize=["tokens"])
 def _linear_tile(
-    x_ptr, residual_ptr, norm_ptr, w_ptr, bias_ptr, out_ptr, total_ptr, part_ptr,
+    x_ptr, residual_ptr, norm_ptr, w_ptr, bias_ptr, out_ptr, total_ptr, part_ptr, index_ptr,
     tokens, x_stride, residual_stride, eps,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    SPLIT: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, BIAS: tl.constexpr, SWAP: tl.constexpr,
+    SPLIT: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, BIAS: tl.constexpr, TOP: tl.constexpr,
+    SWAP: tl.constexpr,
     PDL: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     # Grid: (blocks of outputs, splits of K).
@@ -71,9 +72,7 @@ def _linear_tile(
     row = weight_row(line, N, K, GATE)
     k = split * (STEPS * BLOCK_K) + tl.arange(0, BLOCK_K)
     w = _weights(w_ptr, row, k, K, EVEN)
-    if PDL:  # the first weights are on their way while the kernel in front ends
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    enter(PDL)  # the first weights are on their way while the kernel in front ends
 
     given = (x_ptr, residual_ptr, norm_ptr, x_stride, residual_stride)
     token = tl.arange(0, M).to(tl.int64)
@@ -92,4 +91,17 @@ def _linear_tile(
         acc = _add(acc, x, w, SWAP, UPCAST)
 
     y = tl.trans(acc) if SWAP else acc
-    leave(y, token, real, line, (bias_ptr, out_ptr, part_ptr), split, tokens, N, SPLIT, GATE, BIAS)
+    leave(
+        y,
+        token,
+        real,
+        line,
+        (bias_ptr, out_ptr, part_ptr, index_ptr),
+        split,
+        tokens,
+        N,
+        SPLIT,
+        GATE,
+        BIAS,
+        TOP,
+    )

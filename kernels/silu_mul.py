@@ -12,13 +12,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import INTERPRETED, jit, power_of_two, tile_rows, warps_for
+from kernels.launch import INTERPRETED, dependent, enter, jit, power_of_two, tile_rows, warps_for
 
 _GPU_BLOCK = 1024
 
 
-@jit
-def _silu_mul(x_ptr, out_ptr, rows, stride, F: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+@jit(do_not_specialize=["rows"])
+def _silu_mul(
+    x_ptr, out_ptr, rows, stride,
+    F: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    enter(PDL)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     col = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = (row < rows)[:, None] & (col < F)[None, :]
@@ -32,8 +36,8 @@ def _silu_mul(x_ptr, out_ptr, rows, stride, F: tl.constexpr, ROWS: tl.constexpr,
     tl.store(out_ptr + row[:, None] * F + col[None, :], out, mask=inside)
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
-    """[T, 2F] (gate, then up), last axis contiguous -> [T, F]."""
+def silu_mul(gate_up: Tensor, *, early: bool = False) -> Tensor:
+    """[T, 2F] (gate, then up), last axis contiguous -> [T, F]. early: see kernels.launch.dependent."""
     rows, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((rows, size), dtype=gate_up.dtype, device=gate_up.device)
     if rows == 0:
@@ -49,5 +53,6 @@ def silu_mul(gate_up: Tensor) -> Tensor:
         ROWS=tile,
         BLOCK=block,
         num_warps=warps_for(tile * block),
+        **dependent(early),
     )
     return out

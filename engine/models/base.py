@@ -88,6 +88,10 @@ class CausalLM(ABC):
     def logits(self, hidden: Tensor) -> Tensor:
         """[N, H] -> fp32 [N, V]."""
 
+    def logits_by(self, hidden: Tensor, ops: ModelOps) -> Tensor:
+        """The same, by the operations of a backend; models without a head of their own need not differ."""
+        return self.logits(hidden)
+
 
 @dataclass(frozen=True)
 class LoadedModel:

@@ -29,6 +29,11 @@ class Linear(ABC):
     def nbytes(self) -> int:
         """Bytes that the weights occupy."""
 
+    @property
+    def plain(self) -> DenseLinear | None:
+        """The map as weight and bias that a kernel may read; None where they are stored in another form."""
+        return None
+
 
 class DenseLinear(Linear):
     """weight [out, in], bias [out] or None, in the compute dtype."""
@@ -44,6 +49,10 @@ class DenseLinear(Linear):
 
     def nbytes(self) -> int:
         return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
+
+    @property
+    def plain(self) -> DenseLinear:
+        return self
 
 
 class PackedLinear(Linear):

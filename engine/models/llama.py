@@ -69,12 +69,9 @@ class DecoderLayer:
         of the merged projection.
         """
         weights = self._weights
-        if residual is None:  # rms_norm may write in place, and the residual must not change
-            residual, hidden = hidden, ops.rms_norm(hidden.clone(), weights.input_norm, self._eps)
-        else:
-            hidden, residual = ops.add_rms_norm(hidden, residual, weights.input_norm, self._eps)
-        qkv = weights.qkv(hidden).view(hidden.shape[0], self._all_heads, self._head_dim)
-        q, k, v = torch.split_with_sizes(qkv, self._split, dim=1)
+        qkv, residual = ops.norm_linear(hidden, residual, weights.input_norm, self._eps, weights.qkv)
+        heads = qkv.view(hidden.shape[0], self._all_heads, self._head_dim)
+        q, k, v = torch.split_with_sizes(heads, self._split, dim=1)
         if weights.q_norm is not None and weights.k_norm is not None:
             q = ops.rms_norm(q, weights.q_norm, self._eps)
             k = ops.rms_norm(k, weights.k_norm, self._eps)
@@ -84,8 +81,9 @@ class DecoderLayer:
     def post_attention(self, attended: Tensor, residual: Tensor, ops: ModelOps) -> tuple[Tensor, Tensor]:
         """attended [T, Hq * D], residual [T, H] -> hidden, residual [T, H]."""
         weights = self._weights
-        hidden, residual = ops.add_rms_norm(weights.output(attended), residual, weights.post_norm, self._eps)
-        return weights.down(ops.silu_mul(weights.gate_up(hidden))), residual
+        mixed = ops.linear(attended, weights.output)
+        gated, residual = ops.norm_gated(mixed, residual, weights.post_norm, self._eps, weights.gate_up)
+        return ops.linear(gated, weights.down), residual
 
 
 class LlamaModel(CausalLM):
@@ -130,6 +128,9 @@ class LlamaModel(CausalLM):
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.weights.head(hidden).float()
+
+    def logits_by(self, hidden: Tensor, ops: ModelOps) -> Tensor:
+        return ops.linear(hidden, self.weights.head).float()
 
     def nbytes(self) -> int:
         """Bytes of all matrices, copies for speed included; what head and embedding share counts once."""

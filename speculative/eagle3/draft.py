@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from backends.base import AttentionBackend, ModelOps
+from backends.torch_ops import TorchOps
 from engine.batch import ForwardBatch, KVGroup, KVLayout, LayerKV
 from engine.models.linear import Linear
 from engine.models.rope import rope_tables
@@ -73,13 +73,18 @@ class Eagle3Draft(DraftModel):
         self.aux_layers = shape.aux_layers
         self.max_positions = layer.max_positions
         self._eps = layer.rms_eps
+        self._ops: ModelOps = TorchOps()
         self._heads = [layer.num_heads, layer.num_kv_heads, layer.num_kv_heads]
         self.positions = max(positions, layer.max_positions)
         self._cos, self._sin = rope_tables(layer, self.positions, str(self.device))
 
+    def use(self, ops: ModelOps) -> None:
+        """What computes the states that go in and the head: the operations of the attention that runs it."""
+        self._ops = ops
+
     def fuse(self, states: Tensor) -> Tensor:
         """The target's states [T, n * Ht] -> [T, H]; without aux_layers its final normalised ones [T, Ht]."""
-        return self.weights.fc(self.weights.state_norm(states))
+        return self._ops.linear(self.weights.state_norm(states), self.weights.fc)
 
     def forward(
         self, batch: ForwardBatch, hidden: Tensor, attention: AttentionBackend, kv: Sequence[LayerKV]
@@ -91,32 +96,30 @@ class Eagle3Draft(DraftModel):
         overwritten. The caller has run attention.init_forward_metadata(batch).
         """
         ops, weights = attention.ops, self.weights
-        both, normed = self._inputs(batch, hidden, ops)
-        residual = normed if self.shape.norm_before_residual else hidden
+        both = self._inputs(batch, hidden, ops)
+        residual = both[:, self.hidden_size :] if self.shape.norm_before_residual else hidden
         q, k, v = self._rotated(both, batch, ops, kv[0])
-        attended = attention.forward(q, k, v, kv[0], batch)
-        mixed, residual = ops.add_rms_norm(weights.output(attended), residual, weights.post_norm, self._eps)
-        return self._leave(weights.down(ops.silu_mul(weights.gate_up(mixed))), residual, ops)
+        mixed = ops.linear(attention.forward(q, k, v, kv[0], batch), weights.output)
+        gated, residual = ops.norm_gated(mixed, residual, weights.post_norm, self._eps, weights.gate_up)
+        return self._leave(ops.linear(gated, weights.down), residual, ops)
 
     def store(
         self, batch: ForwardBatch, hidden: Tensor, attention: AttentionBackend, kv: Sequence[LayerKV]
     ) -> None:
         """The KV that `forward` writes, and nothing else: that of the only layer needs no attention."""
-        both, _ = self._inputs(batch, hidden, attention.ops)
-        self._rotated(both, batch, attention.ops, kv[0])
+        self._rotated(self._inputs(batch, hidden, attention.ops), batch, attention.ops, kv[0])
 
-    def _inputs(self, batch: ForwardBatch, hidden: Tensor, ops: ModelOps) -> tuple[Tensor, Tensor]:
-        """([T, 2H] normed embedding and hidden side by side, [T, H] the second half alone)."""
+    def _inputs(self, batch: ForwardBatch, hidden: Tensor, ops: ModelOps) -> Tensor:
+        """[T, 2H]: normed embedding and hidden side by side."""
         weights = self.weights
-        embedded = ops.rms_norm(weights.embed(batch.input_ids), weights.embed_norm, self._eps)
-        normed = ops.rms_norm(hidden.clone(), weights.hidden_norm, self._eps)  # it may write in place
-        return torch.cat((embedded, normed), dim=1), normed
+        embedded = weights.embed(batch.input_ids)
+        return ops.norm_pair(embedded, weights.embed_norm, hidden, weights.hidden_norm, self._eps)
 
     def _rotated(
         self, x: Tensor, batch: ForwardBatch, ops: ModelOps, kv: LayerKV
     ) -> tuple[Tensor, Tensor, Tensor]:
         """[T, 2H] -> q, k, v; k and v are written to `kv`."""
-        qkv = self.weights.qkv(x).view(x.shape[0], sum(self._heads), self.head_dim)
+        qkv = ops.linear(x, self.weights.qkv).view(x.shape[0], sum(self._heads), self.head_dim)
         q, k, v = torch.split_with_sizes(qkv, self._heads, dim=1)
         q, k = ops.rope_store(q, k, v, self._cos, self._sin, kv, batch)
         return q, k, v
@@ -128,27 +131,25 @@ class Eagle3Draft(DraftModel):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """What `forward` returned, [N, H] -> fp32 [N, Vd] over the draft's own vocabulary."""
-        return self._scores(hidden).float()
+        norm = self._head_norm
+        normed = hidden if norm is None else self._ops.rms_norm(hidden.clone(), norm, self._eps)
+        return self._ops.linear(normed, self.weights.head).float()
 
-    def _scores(self, hidden: Tensor) -> Tensor:
-        return self.weights.head(self._normed(hidden))
-
-    def _normed(self, hidden: Tensor) -> Tensor:
-        if self.shape.norm_output:
-            return hidden
-        normed = functional.rms_norm(hidden, hidden.shape[-1:], None, self._eps)
-        return normed.mul_(self.weights.final_norm)
+    @property
+    def _head_norm(self) -> Tensor | None:
+        """The norm in front of the head; None where `forward` has applied it."""
+        return None if self.shape.norm_output else self.weights.final_norm
 
     def best(self, hidden: Tensor) -> Tensor:
         """[N, H] -> int32 [N]: the most probable next tokens, in target ids."""
-        return self.target_ids(self.weights.choice.best(self._normed(hidden)))
+        weights = self.weights
+        return self._ops.best(hidden, self._head_norm, self._eps, weights.choice, weights.target_ids)
 
     def top(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """[N, H] -> the k most probable next tokens, best first: (target ids int32 [N, k], natural-log
         probabilities under the draft fp32 [N, k])."""
-        logits = self.logits(hidden)
-        best, index = logits.topk(k, dim=1)
-        return self.target_ids(index), best - logits.logsumexp(dim=1, keepdim=True)
+        weights = self.weights
+        return self._ops.top(hidden, self._head_norm, self._eps, weights.choice, weights.target_ids, k)
 
     def target_ids(self, draft_ids: Tensor) -> Tensor:
         """Ids of the draft's vocabulary, any shape -> int32 ids of the target's."""

@@ -37,6 +37,9 @@ class DraftPasses:
         self._kv = host.kv
         self._drafting = host.draft
         self._following = host.draft_extend
+        attention = self._drafting or self._following
+        assert attention is not None, "a draft model runs over no attention"
+        draft.use(attention.ops)
         self._last = draft.positions - 1
         self._overreach = host.context > draft.positions
 

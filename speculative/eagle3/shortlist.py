@@ -25,13 +25,13 @@ class Shortlist:
     def __init__(self, weight: Tensor, dense: Linear) -> None:
         """weight: bfloat16 [Vd, H] on the CPU."""
         self._weight = weight
-        self._dense = dense
+        self.dense = dense
         self._coarse = Int4Linear(quantise_q4(weight))
 
     def best(self, x: Tensor) -> Tensor:
         """x bfloat16 [N, H], normalised -> int64 [N]: the output with the largest score."""
         if x.shape[0] > ROWS:
-            return self._dense(x).argmax(dim=1)
+            return self.dense(x).argmax(dim=1)
         ids = self._coarse(x).topk(CANDIDATES, dim=1).indices
         exact = torch.matmul(self._weight[ids].float(), x.float().unsqueeze(2)).squeeze(2)
         return ids.gather(1, exact.argmax(dim=1, keepdim=True)).squeeze(1)
@@ -45,11 +45,11 @@ class DenseBest:
     """The argmax of a head as it is."""
 
     def __init__(self, dense: Linear) -> None:
-        self._dense = dense
+        self.dense = dense
 
     def best(self, x: Tensor) -> Tensor:
         """x [N, H], normalised -> int64 [N]."""
-        return self._dense(x).argmax(dim=1)
+        return self.dense(x).argmax(dim=1)
 
     def nbytes(self) -> int:
         return 0

@@ -20,11 +20,14 @@ FP32 = torch.float32
 
 
 def check(
-    plan: Plan, tokens: int, n: int, k: int, mode: int, bias: bool, device: str, dtype: torch.dtype
-) -> None:
+    plan: Plan, tokens: int, n: int, k: int, mode: int, bias: bool, device: str, dtype: torch.dtype,
+    early: bool = False,
+) -> None:  # fmt: skip
     given = operands(tokens, n, k, device, dtype)
     kept = given.x.clone(), given.residual.clone()
-    y, stream = product(plan, given.x, given.w, given.bias if bias else None, norm_of(given, mode))
+    y, stream = product(
+        plan, given.x, given.w, given.bias if bias else None, norm_of(given, mode), early=early
+    )
     assert y.dtype == dtype
     near(y, expected(given, mode, bias, plan.gate))
     assert torch.equal(stream, given.x + given.residual if mode == 2 else given.x)
@@ -90,16 +93,15 @@ GPU_PLANS = [
 @pytest.mark.parametrize("plan", GPU_PLANS, ids=str)
 @pytest.mark.parametrize(("n", "k"), LLAMA_8B + SMOLLM2)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, FP32], ids=str)
-@pytest.mark.parametrize("pdl", [False, True])
-def test_products_on_a_gpu(plan: Plan, n: int, k: int, dtype: torch.dtype, pdl: bool) -> None:
-    if pdl and torch.cuda.get_device_capability()[0] < 9:
+@pytest.mark.parametrize("early", [False, True])
+def test_products_on_a_gpu(plan: Plan, n: int, k: int, dtype: torch.dtype, early: bool) -> None:
+    if early and torch.cuda.get_device_capability()[0] < 9:
         pytest.skip("dependent launch needs sm_90")
     if dtype == FP32 and plan.kernel == "tile":
         plan = replace(plan, block_k=32)
     for tokens in (1, 3) if plan.kernel == "rows" else (1, 5, 16, 17, 64):
         for mode, gate in FUSED:
-            fused = replace(plan, pdl=pdl, gate=gate)
-            check(fused, tokens, n, k, mode, True, "cuda", dtype)
+            check(replace(plan, gate=gate), tokens, n, k, mode, True, "cuda", dtype, early)
 
 
 @gpu

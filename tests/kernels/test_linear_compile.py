@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parent / "compile_linear.py"
-VARIANTS = 13
+VARIANTS = 23
 
 
 @pytest.mark.parametrize(("capability", "dtype"), [(90, "bf16"), (90, "fp32"), (90, "fp16"), (80, "fp16")])

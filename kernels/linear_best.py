@@ -1,0 +1,75 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# ruff: noqa: N803
+"""The best outputs of a head: norm, product and choice in two kernels, logits never written.
+
+The product's programs leave the best of their block, a second kernel chooses among those. Scores stay fp32;
+of equal ones the lowest index comes first. Knows a matrix and rows of hidden states.
+Legend: T tokens, N outputs, K inputs.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from kernels.launch import dependent, enter, jit, power_of_two, warps_for
+from kernels.linear import Norm, Product, Sink, launch
+from kernels.linear_parts import LOWEST
+from kernels.linear_plan import Plan
+
+
+@jit
+def _pick(
+    part_ptr, index_ptr, ids_ptr, kept_ptr, logprob_ptr,
+    BLOCKS: tl.constexpr, KEEP: tl.constexpr, CELLS_P: tl.constexpr, BLOCKS_P: tl.constexpr,
+    TOP: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    # Grid: (tokens,). Parts and index as keep_best left them; blocks ascend: the first of equals is lowest.
+    enter(PDL)
+    token = tl.program_id(0).to(tl.int64)
+    cell = tl.arange(0, CELLS_P)
+    real = cell < BLOCKS * KEEP
+    at = (token * BLOCKS + cell // KEEP) * (KEEP + 1) + cell % KEEP
+    scores = tl.load(part_ptr + at, mask=real, other=float("-inf"))
+    index = tl.load(index_ptr + token * BLOCKS * KEEP + cell, mask=real, other=0)
+
+    block = tl.arange(0, BLOCKS_P)
+    at = (token * BLOCKS + block) * (KEEP + 1)
+    largest = tl.load(part_ptr + at, mask=block < BLOCKS, other=float("-inf"))
+    sums = tl.load(part_ptr + at + KEEP, mask=block < BLOCKS, other=0.0)
+    peak = tl.max(largest, axis=0)
+    log_total = peak + tl.log(tl.sum(sums * tl.exp(largest - peak), axis=0))
+
+    for i in tl.static_range(TOP):
+        score, place = tl.max(scores, axis=0, return_indices=True)
+        found = tl.sum(tl.where(cell == place, index, 0), axis=0)
+        tl.store(kept_ptr + token * TOP + i, tl.load(ids_ptr + found))
+        known = tl.where(score > LOWEST, score - log_total, float("-inf"))
+        tl.store(logprob_ptr + token * TOP + i, known)
+        scores = tl.where(cell == place, float("-inf"), scores)
+
+
+def best_outputs(
+    plan: Plan, x: Tensor, weight: Tensor, ids: Tensor, top: int, norm: Norm | None = None, *,
+    early: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(ids int32 [T, top], natural-log probabilities fp32 [T, top]) of the largest outputs of weight [N, K]
+    on x [T, K], best first. ids: int32 [N], what each output means. The plan neither splits nor gates.
+
+    A score that is no number comes last and counts as impossible.
+    """
+    run = Product(plan, x, weight, None, norm, early)
+    tokens, blocks, keep = x.shape[0], run.blocks, min(top, plan.block_n)
+    parts = x.new_empty((tokens, blocks, keep + 1), dtype=torch.float32)
+    index = x.new_empty((tokens, blocks, keep), dtype=torch.int32)
+    launch(run, Sink(x, x, parts, index, keep))
+    kept = torch.empty((tokens, top), dtype=torch.int32, device=x.device)
+    logprobs = torch.empty((tokens, top), dtype=torch.float32, device=x.device)
+    cells = power_of_two(blocks * keep)
+    _pick[(tokens,)](
+        parts, index, ids, kept, logprobs, BLOCKS=blocks, KEEP=keep, CELLS_P=cells,
+        BLOCKS_P=power_of_two(blocks), TOP=top, num_warps=warps_for(cells),
+        **dependent(early),
+    )  # fmt: skip
+    return kept, logprobs

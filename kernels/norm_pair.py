@@ -1,0 +1,60 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# ruff: noqa: N803
+"""Root mean square norms of two tensors, side by side in one: what an EAGLE3 draft layer begins with.
+
+Zhang & Sennrich 2019, eq. 4. Knows nothing of layers. Legend: T tokens, H normalised size.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.launch import dependent, enter, jit, power_of_two, tile_rows, warps_for
+
+
+@jit
+def _normed(x_ptr, weight_ptr, out_ptr, at, col, inside, eps, H: tl.constexpr):
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
+    scale = tl.rsqrt(tl.sum(x * x, axis=1) / H + eps)
+    weight = tl.load(weight_ptr + col, mask=col < H, other=0.0).to(tl.float32)
+    return ((x * scale[:, None]).to(dtype).to(tl.float32) * weight[None, :]).to(dtype)
+
+
+@jit(do_not_specialize=["rows"])
+def _norm_pair(
+    a_ptr, a_weight_ptr, b_ptr, b_weight_ptr, out_ptr, rows, a_stride, b_stride, eps,
+    H: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    # Grid: (blocks of rows, 2 sides).
+    enter(PDL)
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    col = tl.arange(0, BLOCK)
+    inside = (row < rows)[:, None] & (col < H)[None, :]
+    side = tl.program_id(1)
+    if side == 0:
+        out = _normed(a_ptr, a_weight_ptr, out_ptr, row[:, None] * a_stride + col, col, inside, eps, H)
+    else:
+        out = _normed(b_ptr, b_weight_ptr, out_ptr, row[:, None] * b_stride + col, col, inside, eps, H)
+    tl.store(out_ptr + row[:, None] * (2 * H) + side * H + col[None, :], out, mask=inside)
+
+
+def norm_pair(
+    a: Tensor, a_weight: Tensor, b: Tensor, b_weight: Tensor, eps: float, *, early: bool = False
+) -> Tensor:
+    """a, b [T, H], last axis contiguous; weights [H] -> [T, 2H], the normed a first. Rounded as rms_norm is.
+
+    early: see kernels.launch.dependent.
+    """
+    rows, size = a.shape
+    out = a.new_empty((rows, 2 * size))
+    if rows:
+        block = power_of_two(size)
+        tile = tile_rows(rows, block)
+        _norm_pair[(triton.cdiv(rows, tile), 2)](
+            a, a_weight, b, b_weight, out, rows, a.stride(0), b.stride(0), eps,
+            H=size, ROWS=tile, BLOCK=block, num_warps=warps_for(tile * block), **dependent(early),
+        )  # fmt: skip
+    return out

@@ -1,0 +1,138 @@
+"""Stages of a layer by plan equal the separate operations; what has no plan is computed by those."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from linear_cases import CPU, EPS, operands, random
+
+from backends.torch_ops import TorchOps
+from backends.triton_ops import TritonOps
+from engine.models.linear import DenseLinear, Linear
+from kernels.linear_plan import BEST, LINEAR, NORM_GATED, NORM_LINEAR, Choices, Place, Plan, bucket_of
+from speculative.eagle3.shortlist import DenseBest
+
+N, K = 48, 40
+ROWS = Plan("rows", 8, 32)
+FUSED = Plan("rows", 8, 32, norm=True, gate=True)
+TILE = Plan("tile", 16, 16, gate=True)
+
+
+class NoMatrix(Linear):
+    """A map whose weights no kernel can read."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    def nbytes(self) -> int:
+        return 0
+
+
+def ops_with(plan: Plan, tokens: int, stages: tuple[str, ...]) -> TritonOps:
+    bucket = bucket_of(tokens)
+    assert bucket is not None
+    return TritonOps(Choices({Place(stage, "float32", bucket, N, K): plan for stage in stages}))
+
+
+@CPU
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("plan", "tokens"), [(ROWS, 1), (FUSED, 3), (TILE, 5), (TILE, 2)])
+def test_stages_equal_the_separate_operations(plan: Plan, tokens: int, bias: bool) -> None:
+    given = operands(tokens, N, K)
+    linear = DenseLinear(given.w, given.bias if bias else None)
+    plain = TorchOps()
+    gated = ops_with(plan, tokens, (NORM_GATED,))
+    straight = ops_with(replace(plan, gate=False), tokens, (NORM_LINEAR,))
+    residuals = {"norm_linear": (None, given.residual), "norm_gated": (given.residual,)}
+    for name, choices in residuals.items():
+        for residual in choices:
+            kept = None if residual is None else residual.clone()
+            x = given.x.contiguous()
+            expected = getattr(plain, name)(x.clone(), residual, given.norm, EPS, linear)
+            ours = gated if name == "norm_gated" else straight
+            found = getattr(ours, name)(x.clone(), residual, given.norm, EPS, linear)
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
+            assert kept is None or torch.equal(residual, kept)
+    torch.testing.assert_close(
+        ops_with(ROWS if tokens < 5 else Plan("tile", 16, 16), tokens, (LINEAR,)).linear(given.x, linear),
+        linear(given.x), rtol=1e-5, atol=2e-6,
+    )  # fmt: skip
+
+
+@CPU
+def test_the_stream_without_a_residual_stays_as_it_is() -> None:
+    """Before the first layer: the embedding becomes the residual."""
+    x, norm = random(2, K), random(K, seed=1)
+    for ops in (TorchOps(), ops_with(ROWS, 2, (NORM_LINEAR,)), ops_with(FUSED, 2, (NORM_LINEAR,))):
+        given = x.clone()
+        _, stream = ops.norm_linear(given, None, norm, EPS, DenseLinear(random(N, K, seed=2)))
+        assert torch.equal(stream, x)
+        assert torch.equal(given, x)
+
+
+@CPU
+def test_plans_are_used_where_they_apply_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+
+    def counted(
+        plan: Plan, x: torch.Tensor, *rest: object, **named: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        used.append(x.shape[0])
+        return x.new_zeros(x.shape[0], N), x
+
+    monkeypatch.setattr("backends.triton_ops.product", counted)
+    ops = ops_with(ROWS, 3, (LINEAR,))
+    dense = DenseLinear(random(N, K))
+    for tokens in (0, 1, 2, 3, 4, 65):
+        ops.linear(random(tokens, K), dense)
+    ops.linear(random(3, K).double(), DenseLinear(random(N, K).double()))
+    ops.linear(random(3, N), DenseLinear(random(K, N)))
+    assert torch.equal(ops.linear(random(3, K), NoMatrix()), random(3, K) * 2)
+    assert used == [3]
+
+
+@CPU
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("plan", [ROWS, replace(ROWS, norm=True)], ids=["apart", "fused"])
+def test_best_and_top_equal_the_separate_operations(plan: Plan, normed: bool) -> None:
+    ops = ops_with(plan, 2, (BEST,))
+    head = DenseBest(DenseLinear(random(N, K)))
+    ids = torch.arange(N, dtype=torch.int32) * 2
+    x = random(2, K, seed=1)
+    weight = None if normed else random(K, seed=2)
+    kept = x.clone()
+    assert torch.equal(ops.best(x, weight, EPS, head, ids), TorchOps().best(x, weight, EPS, head, ids))
+    for found, expected in zip(
+        ops.top(x, weight, EPS, head, ids, 3), TorchOps().top(x, weight, EPS, head, ids, 3), strict=True
+    ):
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(x, kept)
+
+
+@CPU
+@pytest.mark.parametrize("tokens", [0, 1, 5])
+def test_two_norms_side_by_side(tokens: int) -> None:
+    a, b = random(tokens, K), random(tokens, 2 * K, seed=1)[:, K:]
+    first, second = random(K, seed=2), random(K, seed=3)
+    kept = b.clone()
+    expected = torch.cat(
+        [torch.nn.functional.rms_norm(x, (K,), w, EPS) for x, w in ((a, first), (b, second))], dim=1
+    )
+    for ops in (TorchOps(), TritonOps()):
+        found = ops.norm_pair(a.clone(), first, b, second, EPS)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        assert torch.equal(b, kept)
+
+
+@CPU
+def test_a_sum_with_a_residual_inside_a_wider_tensor() -> None:
+    x, wide, weight = random(3, K), random(3, 2 * K, seed=1), random(K, seed=2)
+    residual = wide[:, K:]
+    kept = wide.clone()
+    found = TritonOps().add_rms_norm(x.clone(), residual, weight, EPS)
+    expected = TorchOps().add_rms_norm(x.clone(), residual, weight, EPS)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert torch.equal(wide, kept)
