@@ -41,14 +41,15 @@ def all_of(name: str, children: Iterable[BackendFacts]) -> BackendFacts:
 
 def _both(name: str, a: BackendFacts, b: BackendFacts) -> BackendFacts:
     return BackendFacts(
-        name,
-        neediest((a.host_lens, b.host_lens)),
-        a.tree_mask and b.tree_mask,
-        a.device_metadata and b.device_metadata,
-        common(a.page_sizes, b.page_sizes),
-        common_dtypes(a.dtypes, b.dtypes),
-        min(a.max_verify_width, b.max_verify_width),
-        a.step_kernels if a.step_kernels == b.step_kernels else "torch",
+        name=name,
+        host_lens=neediest((a.host_lens, b.host_lens)),
+        tree_mask=a.tree_mask and b.tree_mask,
+        device_metadata=a.device_metadata and b.device_metadata,
+        page_sizes=common(a.page_sizes, b.page_sizes),
+        dtypes=common_dtypes(a.dtypes, b.dtypes),
+        max_verify_width=min(a.max_verify_width, b.max_verify_width),
+        step_kernels=a.step_kernels if a.step_kernels == b.step_kernels else "torch",
+        plans_outside=a.plans_outside and b.plans_outside,
     )
 
 

@@ -14,6 +14,7 @@ from backends.two_batch import TwoBatchAttention
 from engine.build import number
 from engine.lazy import lazy_import
 from engine.modes import BatchMode, ModeContext
+from engine.two_batches.split import Cutter
 
 if TYPE_CHECKING:
     from backends.base import AttentionBackend
@@ -41,12 +42,13 @@ class TwoBatch(BatchMode):
         min_requests: int = number(2, ge=2)
         min_tokens: int = number(32, ge=2)
 
-    config: Config
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self._cutter = Cutter(config.min_requests, config.min_tokens)
 
     def attention(self, make: Callable[[], AttentionBackend]) -> AttentionBackend:
-        return TwoBatchAttention(make(), make())
+        return TwoBatchAttention(make(), make(), self._cutter.parts)
 
     def driver(self, begins: Passes, attention: AttentionBackend, context: ModeContext) -> Driver:
         log.warning("tbo=two_batch: nothing to overlap: %s; compare with tbo=none", self.drawback)
-        threshold = driver.Threshold(self.config.min_requests, self.config.min_tokens)
-        return driver.TwoBatches(begins, attention, threshold, context.metrics)
+        return driver.TwoBatches(begins, attention, self._cutter, context.metrics)

@@ -21,6 +21,7 @@ from engine.prefill_graphs.lane import AUX, HIDDEN, LaneMemory
 
 End = tuple[Tensor, Tensor | None]
 ATTENDED = "attended"
+PHASE = "prefill pieces"
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def capture(
     one = begin(lane.padded(size, page_size))
     reached: AttentionCall | None = None
     while reached is not None or not graphs:
-        graph, reached = capturer.capture(partial(_segment, one, reached, lane, kept))
+        graph, reached = capturer.capture(partial(_segment, one, reached, lane, kept), PHASE)
         graphs.append(graph)
         calls += [] if reached is None else [reached]
     for graph in graphs:

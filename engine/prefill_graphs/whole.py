@@ -27,6 +27,7 @@ from engine.prefill_graphs.sizing import Sizing
 from engine.side_stream import side_stream
 
 WHAT = "capturing whole prefill passes"
+PHASE = "prefill"
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class WholePrefill(Driver):
                 if static is not None and result is not None:
                     static[:size].copy_(result)
 
-        captured, _ = self._capturer.capture(work)
+        captured, _ = self._capturer.capture(work, PHASE)
         captured.settle()
         return _Graph(captured, *kept)
 

@@ -26,15 +26,11 @@ def forward_graph(facts: Facts) -> Answer:
     if not facts.flag("graph", "captures_forward", False):
         return not_applicable(f"{facts.named('graph')} captures no forward by itself")
     target, drafts = facts.slots[0].backend, [slot.backend for slot in facts.slots[1:]]
-    if target is not None and not target.device_metadata:
-        wanted = f"{facts.named('graph')} wants {target.name} ({facts.named('attention')}) to be planned"
-        if not target.plans_outside:
-            return violated(f"{wanted} outside of graphs, and it cannot be; use graph=none")
-        if facts.flag("tbo", "splits_batch", False):
-            return violated(
-                f"{wanted} outside of graphs, and {facts.named('tbo')} plans inside of them; use tbo=none, "
-                "graph=none or attention=triton"
-            )
+    if target is not None and not target.device_metadata and not target.plans_outside:
+        return violated(
+            f"{facts.named('graph')} wants {target.name} ({facts.named('attention')}) to be planned outside of "
+            "graphs, and it cannot be; use graph=none"
+        )
     eager = [backend.name for backend in drafts if backend is not None and not backend.device_metadata]
     told = f"; the draft runs eagerly: {eager[0]} prepares on the host" if eager else ""
     return ok(f"the target's forward is captured{told}")
@@ -80,8 +76,7 @@ def host_lengths(facts: Facts) -> Answer:
 def _other_graph(facts: Facts) -> str:
     """What to use in the place of graph=step."""
     target = facts.slots[0].backend
-    split = facts.flag("tbo", "splits_batch", False)
-    plans = target is not None and (target.device_metadata or (target.plans_outside and not split))
+    plans = target is not None and (target.device_metadata or target.plans_outside)
     return "graph=forward or graph=none" if plans else "graph=none"
 
 

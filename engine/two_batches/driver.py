@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,20 +17,9 @@ from engine.batch import ForwardBatch
 from engine.metrics import EngineMetrics
 from engine.passes import Driver, OneBatch, Passes
 from engine.side_stream import InLine, SideStream, side_stream
-from engine.two_batches.split import Cut, middle, split
+from engine.two_batches.split import Cutter
 
 log = logging.getLogger("syncless")
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """From which size on a pass is split."""
-
-    requests: int
-    tokens: int
-
-    def reached(self, batch: ForwardBatch) -> bool:
-        return batch.size >= self.requests and batch.input_ids.shape[0] >= self.tokens
 
 
 class Half:
@@ -69,7 +57,7 @@ class TwoBatches(Driver):
         self,
         begins: Passes,
         attention: AttentionBackend,
-        threshold: Threshold,
+        cutter: Cutter,
         metrics: EngineMetrics,
         make_stream: Callable[[torch.device], SideStream] = side_stream,
     ) -> None:
@@ -77,27 +65,26 @@ class TwoBatches(Driver):
         self._begins = begins
         self._lanes = first, second
         self._whole = OneBatch(begins, first)
-        self._threshold = threshold
+        self._cutter = cutter
         self._metrics = metrics
         self._make_stream = make_stream
         self._side: SideStream | None = None
         self._warned = False
 
     def run(self, batch: ForwardBatch) -> tuple[Tensor, Tensor | None]:
-        cut = middle(batch) if self._threshold.reached(batch) else None
-        if cut is None:
+        parts = self._cutter.parts(batch)
+        if len(parts) == 1:
             self._unsplit(batch)
             return self._whole.run(batch)
         self._metrics.split_passes += 1
-        return self._both(batch, cut)
+        return self._both(parts)
 
     def attentions(self) -> tuple[AttentionBackend, ...]:
         return self._lanes
 
-    def _both(self, batch: ForwardBatch, cut: Cut) -> tuple[Tensor, Tensor | None]:
+    def _both(self, parts: tuple[ForwardBatch, ...]) -> tuple[Tensor, Tensor | None]:
         if self._side is None:
-            self._side = self._make_stream(batch.rows.device)
-        parts = split(batch, cut)
+            self._side = self._make_stream(parts[0].rows.device)
         self._side.fork()
         halves = [
             Half(part, attention, self._begins, lane, stream)
@@ -120,8 +107,8 @@ class TwoBatches(Driver):
                 "tbo.min_requests=%d or tbo.min_tokens=%d; they are counted as unsplit_passes",
                 batch.size,
                 batch.input_ids.shape[0],
-                self._threshold.requests,
-                self._threshold.tokens,
+                self._cutter.min_requests,
+                self._cutter.min_tokens,
             )
 
 

@@ -44,6 +44,20 @@ def middle(batch: ForwardBatch) -> Cut | None:
     return Cut(at + 1, ends[at])
 
 
+@dataclass(frozen=True)
+class Cutter:
+    """Which passes are cut: those with so many requests and tokens at least."""
+
+    min_requests: int
+    min_tokens: int
+
+    def parts(self, batch: ForwardBatch) -> tuple[ForwardBatch, ...]:
+        """Two halves, or the batch as it is."""
+        enough = batch.size >= self.min_requests and batch.input_ids.shape[0] >= self.min_tokens
+        cut = middle(batch) if enough else None
+        return (batch,) if cut is None else split(batch, cut)
+
+
 def split(batch: ForwardBatch, cut: Cut) -> tuple[ForwardBatch, ForwardBatch]:
     """Both halves. Must run where what made the batch is ordered before: a few small copies are launched."""
     return _halves(batch, cut, BATCH)

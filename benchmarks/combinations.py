@@ -1,0 +1,238 @@
+"""Runs every combination of drafting, loop, graphs, prefill graphs and two batches, and says which are equal.
+
+    python -m benchmarks.combinations --attention triton device=cuda model.dtype=fp32
+    python -m benchmarks.combinations --attention torch --dummy-draft model=tiny model.dtype=fp32
+
+A combination is refused by a rule, with its reason, or its greedy answers are compared token by token with
+the reference's: plain decoding in torch, one request at a time. Options come from conf/: a new one joins by
+itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.tables import Row, Section, heading, parser, publish, say
+from engine import LLM, SamplingParams
+from engine.compose import compose
+from engine.conf_tree import conf_tree
+from engine.rules import violations
+from engine.tasks.compare import Comparison, Run, Verdict, compare, overall
+from engine.tasks.drive import Job
+from engine.tasks.probe import TOLERANCES
+from engine.tasks.reference import REFERENCE, Judge
+
+GROUPS = ("spec", "overlap", "graph", "pcg", "tbo")
+FIXED = "spec.adaptive=false"  # full width in every step, whatever drafts cost
+TREE = ("spec.topk=3", "spec.num_steps=3", "spec.num_draft_tokens=9")
+# What makes an option do its work on small batches too; several entries are several combinations.
+VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "spec=eagle3": {"eagle3 chain": (FIXED,), "eagle3 tree": (FIXED, *TREE)},
+    "spec=ngram": {"ngram": (FIXED, "spec.drafts=3")},
+    "tbo=two_batch": {"two_batch": ("tbo.min_tokens=2",)},
+    "pcg=piecewise": {"piecewise": ("pcg.capture=lazy",)},
+    "pcg=full": {"full": ("pcg.capture=lazy",)},
+}
+TEXTS = (
+    "Write a haiku about the sea.",
+    "Count from one to twenty in words, then count back down again.",
+    "Yes?",
+    "A farmer has 12 sheep, buys 7 more and sells 5. How many sheep are left? Explain each step. " * 2,
+    "Repeat after me: the cat sat on the mat, the cat sat on the mat, the cat sat on the mat.",
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One option of a group. name: as the table shows it; more: what it needs besides being chosen."""
+
+    name: str
+    override: str
+    more: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination: a choice for each group."""
+
+    choices: tuple[Choice, ...]
+
+    @property
+    def names(self) -> Row:
+        return {c.override.partition("=")[0]: c.name for c in self.choices}
+
+    def overrides(self, common: Iterable[str]) -> list[str]:
+        """Choices first: what belongs to one may then be changed."""
+        chosen = [choice.override for choice in self.choices]
+        return [*chosen, *(more for c in self.choices for more in c.more), *common]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """refused: the rules' reasons. found: comparisons of the answers. counts: what the run did. failure: what
+    went wrong."""
+
+    cell: Cell
+    refused: tuple[str, ...] = ()
+    found: tuple[Comparison, ...] = ()
+    counts: dict[str, float] = field(default_factory=dict)
+    failure: str = ""
+    seconds: float = 0.0
+
+    @property
+    def good(self) -> bool:
+        return not self.failure and overall(self.found) is not Verdict.DIFFERENT
+
+    @property
+    def verdict(self) -> str:
+        if self.failure:
+            return f"FAILED: {self.failure}"
+        if self.refused:
+            return "refused: " + "; ".join(self.refused)
+        tally = Counter(comparison.verdict for comparison in self.found)
+        if set(tally) == {Verdict.PASS}:
+            return "identical"
+        return ", ".join(f"{count} {verdict.value}" for verdict, count in tally.items())
+
+
+def choices(group: str, *, dummy_draft: bool = False) -> list[Choice]:
+    """All options of a group, `none` first. dummy_draft: for a target that no draft ships for."""
+    options = sorted(conf_tree().groups[group], key=lambda option: (option != "none", option))
+    found = []
+    for option in options:
+        override = f"{group}={option}"
+        dummy = ("spec.load=dummy",) if dummy_draft and override == "spec=eagle3" else ()
+        found += [
+            Choice(name, override, more + dummy)
+            for name, more in VARIANTS.get(override, {option: ()}).items()
+        ]
+    return found
+
+
+def cells(attention: str, *, dummy_draft: bool = False) -> list[Cell]:
+    """Every combination over one attention."""
+    backend = Choice(attention, f"attention={attention}")
+    rest = [choices(group, dummy_draft=dummy_draft) for group in GROUPS]
+    return [Cell((backend, *some)) for some in itertools.product(*rest)]
+
+
+def covering(every: Sequence[Cell]) -> list[Cell]:
+    """Few of them, in which each two choices that occur together do so once at least."""
+    left = {pair for cell in every for pair in _pairs(cell)}
+    chosen: list[Cell] = []
+    while left:
+        best = max(every, key=lambda cell: len(left & _pairs(cell)))
+        chosen.append(best)
+        left -= _pairs(best)
+    return chosen
+
+
+def _pairs(cell: Cell) -> set[tuple[Choice, ...]]:
+    return set(itertools.combinations(cell.choices, 2))
+
+
+def refused(cell: Cell, common: Sequence[str]) -> tuple[str, ...]:
+    """The rules' reasons, none where it is accepted."""
+    return tuple(violations(compose(cell.overrides(common))))
+
+
+class Reference:
+    """What plain decoding answers, and how close its choices were. The weights are read once, for all."""
+
+    def __init__(self, common: Sequence[str], tokens: int, longest: int) -> None:
+        """longest: tokens that a prompt is cut to."""
+        self._common = tuple(common)
+        self.llm = LLM(*common, *REFERENCE)
+        params = SamplingParams(max_tokens=tokens, ignore_eos=True)
+        encoded = [self.llm.tokenizer.encode_prompt(text)[:longest] for text in TEXTS]
+        self.jobs = [Job(i, tuple(ids), params) for i, ids in enumerate(encoded)]
+        self.answers = self._run(self.llm)
+        self._judge = Judge(self.llm, self.jobs, TOLERANCES[self.llm.dtype])
+
+    def outcome(self, cell: Cell) -> Outcome:
+        """Refused, or run and compared."""
+        start = time.perf_counter()
+        reasons = refused(cell, self._common)
+        if reasons:
+            return Outcome(cell, reasons, seconds=time.perf_counter() - start)
+        try:
+            found, counts = self._compared(cell)
+        except Exception as error:  # the table goes on, and shows it
+            lines = str(error).splitlines() or [""]
+            failure = f"{type(error).__name__}: {lines[0]}"
+            return Outcome(cell, failure=failure, seconds=time.perf_counter() - start)
+        return Outcome(cell, (), tuple(found), counts, seconds=time.perf_counter() - start)
+
+    def _compared(self, cell: Cell) -> tuple[list[Comparison], dict[str, float]]:
+        container = self.llm._container
+        container.model().collect(())  # a drafter of another combination may have asked for states
+        config = compose(cell.overrides(self._common)).cfg
+        with LLM.from_config(config, parts={"loaded": container.loaded()}) as llm:
+            answers = self._run(llm)
+            llm.check()
+            counts = llm.metrics.snapshot()
+        pairs = zip(self.jobs, self.answers, answers, strict=True)
+        return [compare(job.key, 0, mine, theirs, self._judge) for job, mine, theirs in pairs], counts
+
+    def _run(self, llm: LLM) -> list[Run]:
+        outputs = llm.generate([list(job.ids) for job in self.jobs], self.jobs[0].params)
+        samples = [output.completions[0] for output in outputs]
+        return [Run(sample.token_ids, sample.finish_reason) for sample in samples]
+
+
+def row(outcome: Outcome) -> dict[str, Any]:
+    """One line of the table; what proves that a mode did its work stands beside the verdict."""
+    counts = outcome.counts
+    shown = {"graph_prefills": "prefills from graphs", "split_passes": "split passes"}
+    proof = {title: int(counts[name]) if counts else None for name, title in shown.items()}
+    eager = int(counts["eager_decode_steps"]) if counts else None
+    waits = int(counts["host_waits"]) if counts else None
+    return {
+        **outcome.cell.names,
+        "verdict": outcome.verdict,
+        **proof,
+        "eager steps": eager,
+        "host waits": waits,
+        "seconds": round(outcome.seconds, 2),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0: every combination is equal or refused."""
+    made = parser(__doc__)
+    made.formatter_class = argparse.RawDescriptionHelpFormatter
+    made.add_argument("--attention", nargs="+", default=["triton"], help="backends, one table each")
+    made.add_argument("--tokens", type=int, default=32, help="of every answer")
+    made.add_argument("--longest", type=int, default=200, help="tokens that a prompt is cut to")
+    made.add_argument("--pairs", action="store_true", help="only as many as cover every pair of choices")
+    made.add_argument("--dummy-draft", action="store_true", help="random weights for spec=eagle3")
+    chosen = made.parse_args(arguments)
+    reference = Reference(chosen.overrides, chosen.tokens, chosen.longest)
+    sections, outcomes = [], []
+    for attention in chosen.attention:
+        every = cells(attention, dummy_draft=chosen.dummy_draft)
+        own = []
+        for cell in covering(every) if chosen.pairs else every:
+            own.append(reference.outcome(cell))
+            say(f"{' '.join(cell.names.values())}: {own[-1].verdict}")
+        sections.append(Section(f"attention={attention}", [row(outcome) for outcome in own], _sums(own)))
+        outcomes += own
+    publish(heading(reference.llm.device), sections, chosen.json)
+    return 0 if all(outcome.good for outcome in outcomes) else 1
+
+
+def _sums(outcomes: Sequence[Outcome]) -> str:
+    ran = [outcome for outcome in outcomes if not outcome.refused]
+    bad = sum(not outcome.good for outcome in ran)
+    return f"{len(ran)} ran, {bad} of them wrong; {len(outcomes) - len(ran)} refused by a rule."
+
+
+if __name__ == "__main__":
+    sys.exit(main())
