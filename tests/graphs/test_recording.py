@@ -27,7 +27,7 @@ READS = {
     "equal": lambda x: torch.equal(x, x + 1),
     "where": lambda x: torch.where(x > 1),
     "host data": lambda x: x + torch.tensor([1, 2, 3]),
-    "loop over values": lambda x: [i for i in range(x[0])],
+    "loop over values": lambda x: list(range(x[0])),
 }
 WORKS = {
     "arithmetic": lambda x: (x * 2 + 1).cumsum(0),

@@ -135,7 +135,8 @@ def static_engine(
 def static_config(*overrides: str, attention: str = "StaticAttention") -> Resolved:
     """The same, composed."""
     resolved = compose((*TINY, "attention=torch", *overrides))
-    node = {"_target_": f"engine.static_attention.{attention}"}
+    home = "backends.torch_sdpa" if attention == "TorchSDPA" else "engine.static_attention"
+    node = {"_target_": f"{home}.{attention}"}
     spec = dict(resolved.cfg["spec"])
     if "draft_attention" in spec:
         spec["draft_attention"] = node
