@@ -11,16 +11,18 @@ from engine.sweeps.cells import Cell
 from engine.sweeps.study import Study, study_from
 
 VERSION = 1
+COMMAND = ("python", "-m", "engine", "-m")
 SETTINGS = ("timeout", "fail_fast", "strict", "figure", "better", "trials", "batch", "seed")
 
 
-def manifest_of(command: Sequence[str], study: Study, cells: Sequence[Cell]) -> dict[str, Any]:
-    """The document. Configs are not in it: the run folders hold them."""
+def manifest_of(arguments: Sequence[str], study: Study, cells: Sequence[Cell]) -> dict[str, Any]:
+    """The document. arguments: overrides of the command line that starts the same sweep again. Configs are
+    not in it: the run folders hold them."""
     baseline = study.config.baseline
     return {
         "version": VERSION,
         "created": datetime.now().astimezone().isoformat(timespec="milliseconds"),
-        "command": list(command),
+        "command": [*COMMAND, *arguments],
         "study": study.name,
         "baseline": None if baseline is None else list(baseline),
         "settings": {name: getattr(study.config, name) for name in SETTINGS},

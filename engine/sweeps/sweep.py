@@ -25,11 +25,13 @@ def run_sweep(arguments: Sequence[str], *, dry_run: bool = False) -> int:
     request = sweep_request(arguments)
     with launch_plan(request.hydra) as plan:
         if request.resume is None:
-            return _start(request, plan, dry_run, sys.stdout, sys.stderr)
+            return _start(request, arguments, plan, dry_run, sys.stdout, sys.stderr)
         return _go_on(request, request.resume, plan, dry_run, sys.stdout, sys.stderr)
 
 
-def _start(request: SweepRequest, plan: LaunchPlan, dry_run: bool, out: TextIO, err: TextIO) -> int:
+def _start(
+    request: SweepRequest, arguments: Sequence[str], plan: LaunchPlan, dry_run: bool, out: TextIO, err: TextIO
+) -> int:
     study = load_study(request.study, request.settings)
     cells = judged(lines_of(axes_of(study, request.overrides), study.config.extra))
     require_one(cells)
@@ -39,7 +41,7 @@ def _start(request: SweepRequest, plan: LaunchPlan, dry_run: bool, out: TextIO, 
         return EXIT_OK
     folder = SweepFolder.create(plan.folder)
     with folder.locked():
-        folder.write_manifest(manifest_of(sys.argv, study, cells))
+        folder.write_manifest(manifest_of(arguments, study, cells))
         return run_jobs(Sweep(study, cells, todo, plan, folder), out, err)
 
 
