@@ -10,11 +10,11 @@ L gathered positions, D head size.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from backends.base import AttentionBackend, AttentionContext
+from backends.base import AttentionBackend, AttentionContext, AttentionSizes
 from backends.fixed_places import FixedPlaces
 from backends.torch_ops import TorchOps
 from engine.batch import ForwardBatch, HostLens, LayerKV, Mode
@@ -82,6 +82,18 @@ class TorchSDPA(AttentionBackend):
         self._heads = torch.arange(context.num_kv_heads, device=context.device)
         self._in_page = torch.arange(context.page_size, device=context.device)
         self._places = FixedPlaces()
+
+    @classmethod
+    def workspace_bytes(cls, config: Any, sizes: AttentionSizes, children: Sequence[int]) -> int:
+        """Keys and values of all rows, as long as the longest, of one layer; indices and masks beside them.
+        Lengths that differ much are padded to more than the pool holds: this is the reference backend."""
+        group = sizes.num_heads // sizes.num_kv_heads
+        gathered = 2 * sizes.head_dim * sizes.element_size
+        masked = sizes.max_width * group * sizes.element_size
+        index = 3 * 8
+        verify = sizes.max_rows * sizes.num_kv_heads * (gathered + masked + index)
+        prompt = sizes.num_kv_heads * (gathered + index) + sizes.chunk * (sizes.element_size + 2)
+        return sizes.max_context * max(verify, prompt)
 
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
         self._torch_ops.new_pass()

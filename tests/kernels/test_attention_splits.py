@@ -15,7 +15,7 @@ from attention_cases import Case, World, build, extend, run, verify, windowed
 
 from backends.triton import TritonAttention
 from engine.batch import HostLens, SeqLens
-from kernels.attention_decode import SplitPlan, Splits
+from kernels.attention_splits import SplitPlan, Splits
 
 CUDA = torch.cuda.is_available()
 PLACES = [

@@ -1,0 +1,51 @@
+"""How the grids of decode attention are cut, and the room that their parts need. Numbers only, free of torch.
+
+Knows sizes that a captured launch shares with every other of its kind; no lengths and no bounds of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_SPLITS = 32
+_LEAST_SPLIT = 128  # keys that make a split worth its merge
+_LONG_SPLIT = 1024  # where the batch fills the device already, only long requests are split
+_LONG_SPLITS = 4
+_LONG_PROGRAMS = 2560  # of a launch with such splits: most of them end at once, but each has to start
+
+
+@dataclass(frozen=True)
+class Splits:
+    """count: of every request in the grid; least: keys of one, below which a request uses fewer."""
+
+    count: int
+    least: int
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """How the grids of decode launches are cut. programs: enough to fill the device; fixed: parts of every
+    prefix, set by the user, or 0 for automatic; rows: of a tile."""
+
+    programs: int
+    fixed: int
+    rows: int
+
+    def splits(self, requests: int, width: int, heads: int, kv_heads: int, positions: int) -> Splits:
+        """From sizes that a launch shares with every other of its batch size: never from lengths or their
+        bounds, so that those do not change the result. positions: that a row of the table holds."""
+        if self.fixed:
+            return Splits(self.fixed, 1)
+        tiles = -(-width * (heads // kv_heads) // self.rows) * requests * kv_heads
+        share = self.programs // tiles
+        if share >= _LONG_SPLITS:
+            count, least = min(share, MAX_SPLITS), _LEAST_SPLIT
+        else:
+            count, least = min(_LONG_SPLITS, _LONG_PROGRAMS // tiles), _LONG_SPLIT
+        return Splits(max(1, min(count, positions // least)), least)
+
+    def cells(self, max_rows: int, max_width: int, heads: int, kv_heads: int, positions: int) -> int:
+        """The most entries [T, Hq, splits] that a launch within these limits leaves; 0: none is split."""
+        sizes = [(b, w) for b in range(1, max_rows + 1) for w in range(1, max_width + 1)]
+        counts = [(b * w, self.splits(b, w, heads, kv_heads, positions).count) for b, w in sizes]
+        return max((tokens * heads * count for tokens, count in counts if count > 1), default=0)
