@@ -12,12 +12,12 @@ from typing import Any
 
 from engine.build import TARGET, target_class
 from engine.devices import count_gpus
-from engine.runs import WORKLOAD
+from engine.runs import QUESTIONS, WORKLOAD
 from engine.step_costs import CACHED, MEASURE, STEP_COSTS
 from engine.workloads.single import STDIN
 
 FILE_WORKLOAD = "engine.workloads.file.FileWorkload"
-PATHS = ("path", "draft", "corpus")  # last parts of keys that hold files or folders
+PATHS = ("path", "draft", "corpus", "examples", "against", "resume")  # last parts of keys that name files
 SIZED_BY = ("model", "spec", "cache", "scheduler", "device")  # settings that the pool's size depends on
 TYPED_BY = ("model", "attention", "device")  # settings that the weights' dtype depends on
 
@@ -38,6 +38,9 @@ def pinned(folder: Path, facts: Node, config: Node, changed: Sequence[str]) -> d
         fixed["cache"] = {**fixed["cache"], "tokens": facts["kv_tokens"]}
     if not _roots(changed, ("prompt", "workload")):
         fixed = _with_saved_prompts(fixed, folder / WORKLOAD)
+    if not _roots(changed, ("eval",)) and (folder / QUESTIONS).is_file():
+        own = {"path": str(folder / QUESTIONS), "limit": None, "seed": None}
+        fixed["eval"] = {**fixed["eval"], **own}
     return {**fixed, **_tables(folder, facts, fixed, changed)}
 
 

@@ -20,6 +20,7 @@ from engine.errors import UserError
 from engine.provenance import config_hash, packages, provenance
 
 RESULT, RUN, OUTPUTS, WORKLOAD = "result.json", "run.json", "outputs.jsonl", "workload.jsonl"
+QUESTIONS = "questions.jsonl"  # of a test of accuracy, as rows of its data set
 CODE, DIFF, INSTALLED = "code.json", "code.diff", "packages.txt"
 SNAPSHOT = ".hydra"
 MAX_SUFFIX = 1000

@@ -23,7 +23,18 @@ from engine.tasks.base import EXIT_DIFFERENT, EXIT_OK, Task, TaskContext, run_ta
 from engine.workloads.single import STDIN
 
 REPLAY = "replay.json"
-COMPOSING = ("arrivals", "cache", "overlap", "prompt", "sampling", "scheduler", "spec", "task", "workload")
+COMPOSING = (
+    "arrivals",
+    "cache",
+    "eval",
+    "overlap",
+    "prompt",
+    "sampling",
+    "scheduler",
+    "spec",
+    "task",
+    "workload",
+)
 HARMLESS = ("task.format", "task.show")
 
 

@@ -13,6 +13,7 @@ from engine.build import choice, make_config, number, target_class
 from engine.errors import UserError
 from engine.evals.base import Evaluation
 from engine.evals.earlier import EarlierRun
+from engine.runs import QUESTIONS
 from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, Outcome, Task, TaskContext
 from engine.tasks.eval_report import eval_result, eval_text
 from engine.tasks.examine import OTHER, Examiner
@@ -20,7 +21,6 @@ from engine.tasks.interrupts import StopFlag
 from engine.tasks.opponents import opponent_of, settings_that_differ
 from engine.tasks.requests import sampling_params
 
-QUESTIONS = "questions.jsonl"
 MARKED_BY = ("eval.run_code", "eval.seconds", "eval.megabytes", "eval.workers")  # not what is answered
 
 

@@ -17,9 +17,8 @@ from engine.errors import UserError
 from engine.evals.earlier import QUESTION_ID, question_id
 from engine.explain import explain_overrides
 from engine.rules import compose_checked
-from engine.runs import OUTPUTS, RESULT, RUN, read_lines
+from engine.runs import OUTPUTS, QUESTIONS, RESULT, RUN, read_lines
 from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, run_task
-from engine.tasks.eval import QUESTIONS
 
 
 def test_accuracy_rows_and_text(tmp_path: Path) -> None:
