@@ -28,8 +28,8 @@ def forward_graph(facts: Facts) -> Answer:
     target, drafts = facts.slots[0].backend, [slot.backend for slot in facts.slots[1:]]
     if target is not None and not target.device_metadata and not target.plans_outside:
         return violated(
-            f"{facts.named('graph')} wants {target.name} ({facts.named('attention')}) to be planned outside of "
-            "graphs, and it cannot be; use graph=none"
+            f"{facts.named('graph')} wants {target.name} ({facts.named('attention')}) to be planned outside "
+            "of graphs, and it cannot be; use graph=none"
         )
     eager = [backend.name for backend in drafts if backend is not None and not backend.device_metadata]
     told = f"; the draft runs eagerly: {eager[0]} prepares on the host" if eager else ""
@@ -59,6 +59,16 @@ def planned_sizes(facts: Facts) -> tuple[int, ...]:
     if part is None or ask is None:
         return ()
     return tuple(ask(part.config, facts.option("scheduler", "max_running") or 1))
+
+
+def planned_prefills(facts: Facts, largest: int, device: str) -> tuple[int, int]:
+    """As of PrefillMode.planned_graphs. largest: tokens of the largest pass."""
+    part = facts.parts.get("pcg")
+    ask = None if part is None else getattr(part.cls, "planned_graphs", None)
+    if part is None or ask is None:
+        return 0, 0
+    captured, most = ask(part.config, largest, facts.option("scheduler", "max_running") or 1, device)
+    return captured, most
 
 
 def host_lengths(facts: Facts) -> Answer:
