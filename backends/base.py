@@ -88,6 +88,7 @@ class BackendFacts:
     max_verify_width: int
     step_kernels: str = "torch"
     plans_outside: bool = False
+    own_products: bool = False
 
 
 class ModelOps(ABC):
@@ -186,6 +187,7 @@ class AttentionBackend(ABC):
     }  # device type -> compute dtypes of q, k, v
     max_verify_width: ClassVar[int] = 1
     step_kernels: ClassVar[str] = "torch"  # which of speculative.ops suits: "torch" or "triton"
+    own_products: ClassVar[bool] = False  # whether its operations follow AttentionContext.choices
 
     @dataclass(frozen=True)
     class Config:
@@ -242,6 +244,7 @@ class AttentionBackend(ABC):
             cls.max_verify_width,
             cls.step_kernels,
             cls.plans_outside,
+            cls.own_products,
         )
 
     def children(self) -> tuple[AttentionBackend, ...]:
@@ -261,6 +264,7 @@ def facts_of(backend: AttentionBackend) -> BackendFacts:
         backend.max_verify_width,
         backend.step_kernels,
         backend.plans_outside,
+        backend.own_products,
     )
 
 

@@ -50,6 +50,7 @@ def _both(name: str, a: BackendFacts, b: BackendFacts) -> BackendFacts:
         max_verify_width=min(a.max_verify_width, b.max_verify_width),
         step_kernels=a.step_kernels if a.step_kernels == b.step_kernels else "torch",
         plans_outside=a.plans_outside and b.plans_outside,
+        own_products=a.own_products or b.own_products,
     )
 
 

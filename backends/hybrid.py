@@ -64,6 +64,7 @@ class Hybrid(AttentionBackend):
             max_verify_width=decode.max_verify_width,
             step_kernels=decode.step_kernels,
             plans_outside=decode.plans_outside,
+            own_products=prefill.own_products or decode.own_products,
         )
 
     def _use(self, child: AttentionBackend) -> None:

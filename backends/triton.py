@@ -51,6 +51,7 @@ class TritonAttention(AttentionBackend):
     dtypes = {"cpu": ("float32",), "cuda": ("float32", "bfloat16", "float16")}  # noqa: RUF012
     max_verify_width = 16  # all tokens of a request share one block of new keys
     step_kernels = "triton"
+    own_products = True  # of few tokens, where a table has a plan for them
 
     @dataclass(frozen=True)
     class Config:

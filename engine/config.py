@@ -16,13 +16,15 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 @dataclass(frozen=True)
 class RootConfig:
     """Scalars of the root. prompt "-": standard input. seed None: fresh. threads None: torch's choice.
-    step_costs: "cached", "measure" or a file. record: whether the run folder keeps the course of its engines."""
+    step_costs: "cached", "measure" or a file. kernels: "auto", "torch" or a file. record: whether the run
+    folder keeps the course of its engines."""
 
     prompt: str | None = None
     seed: int | None = number(None, ge=0, lt=2**63)
     device: str = "auto"
     threads: int | None = number(None, ge=1, le=4096)
     step_costs: str = "cached"
+    kernels: str = "auto"
     record: bool = True
 
 

@@ -53,9 +53,10 @@ class EngineContainer(containers.DeclarativeContainer):
     pcg = Singleton(make.part, config.pcg, "pcg")
     tbo = Singleton(make.part, config.tbo, "tbo")
     capturer = Singleton(make_capturer, device)
-    attention = Singleton(make.attention, config.attention, model, sizes, device, "target", tbo)
+    kernels = Singleton(make.kernel_choices, config.kernels, device, config.attention)
+    attention = Singleton(make.attention, config.attention, model, sizes, device, "target", tbo, kernels)
     draft_pool = Singleton(drafting.draft_pool, draft, plan, sizes, device, config.overlap)
-    drafts = Singleton(drafting.draft_attention, config.spec, plan, draft, sizes, device)
+    drafts = Singleton(drafting.draft_attention, config.spec, plan, draft, sizes, device, kernels)
     modes = Singleton(
         moding.context, capturer, metrics, sizes, policy.provided.config, plan, device, progress, drafts
     )

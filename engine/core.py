@@ -18,6 +18,7 @@ from engine.build import make_config, target_class
 from engine.container import EngineContainer
 from engine.errors import UserError
 from engine.interrupts import HeldInterrupt
+from engine.kernel_choices.table import as_document as choices_document
 from engine.loading import LineProgress
 from engine.models.shape import ModelShape
 from engine.params import SamplingParams, mix64
@@ -61,6 +62,8 @@ class EngineCore:
         self.measured: dict[str, Mapping[str, Any]] = (
             {} if costs is None else {"step_costs": as_document(costs)}
         )
+        if container.attention().own_products:
+            self.measured["kernels"] = choices_document(container.kernels().table)
         self._loop = container.loop()
         self._scheduler = container.scheduler()
         self.metrics = container.metrics()

@@ -46,6 +46,15 @@ def count_gpus(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) 
     return min(nodes, cut)
 
 
+def gpu_name(index: int, root: Path = Path("/")) -> str | None:
+    """The name of the driver's GPU of that number, as torch calls it. None: the driver does not say here."""
+    found = []
+    for place in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
+        lines = place.read_text(encoding="utf-8", errors="replace").splitlines()
+        found += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+    return found[index] if index < len(found) else None
+
+
 def torch_has_cuda() -> bool | None:
     """Whether the installed torch was built with CUDA: it ships a library of that name. None: no torch."""
     spec = importlib.util.find_spec("torch")

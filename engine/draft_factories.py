@@ -17,6 +17,7 @@ from engine.calibrate import ScratchSteps, measure
 from engine.device_queue import DeviceQueue
 from engine.factories import Node, Sizes, attention_for, typed
 from engine.facts import DRAFT_NODE, DRAFT_SLOTS
+from engine.kernel_choices.source import Found
 from engine.kv_pool import KVPool
 from engine.metrics import EngineMetrics
 from engine.models.base import CausalLM, LoadedModel
@@ -75,15 +76,16 @@ def draft_pool(
 
 
 def draft_attention(
-    node: Node, plan: SpecPlan, draft: DraftModel | None, size: Sizes, on: torch.device
+    node: Node, plan: SpecPlan, draft: DraftModel | None, size: Sizes, on: torch.device, found: Found
 ) -> Drafts:
     """(draft, draft_extend): None where the algorithm has no such forward."""
     if draft is None:
         return None, None
     backend = parts_of(node)[DRAFT_NODE]
+    plans = found.table.choices()
     widest = replace(size, width=max(size.width, plan.scratch, 1))
     made = [
-        attention_for(backend, draft, draft.kv_layout, widest, on, role) if wanted else None
+        attention_for(backend, draft, draft.kv_layout, widest, on, role, plans) if wanted else None
         for role, wanted in zip(DRAFT_SLOTS, (plan.draft, plan.draft_extend), strict=True)
     ]
     return made[0], made[1]

@@ -12,6 +12,7 @@ from typing import Any
 from engine.compose import Resolved, compose
 from engine.conf_tree import conf_tree
 from engine.facts import Facts, Slot, gather
+from engine.kernel_choices.described import described
 from engine.memory import (
     MemoryPlan,
     PlanSizes,
@@ -59,6 +60,7 @@ class Explanation:
                 "graph": list(graph_contents(self.facts)),
                 "sizes": list(planned_sizes(self.facts)),
             },
+            "kernels": kernels_text(self.facts),
             "memory": plan_dict(self.plan),
             "rules": [asdict(verdict) for verdict in self.verdicts],
         }
@@ -145,6 +147,12 @@ def part_rows(facts: Facts) -> list[dict[str, Any]]:
 def graph_contents(facts: Facts) -> tuple[str, ...]:
     """The stages of a decode step that lie in graphs; empty: every step runs eagerly."""
     return tuple(facts.flag("graph", "contents", ()))
+
+
+def kernels_text(facts: Facts) -> str:
+    """What computes products of few tokens."""
+    target = facts.slots[0].backend
+    return described(str(facts.cfg["kernels"]), facts.device, target is not None and target.own_products)
 
 
 def plan_dict(found: MemoryPlan | None) -> Mapping[str, Any] | None:

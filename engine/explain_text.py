@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from engine.explain import Explanation, graph_contents, part_rows, slot_row
+from engine.explain import Explanation, graph_contents, kernels_text, part_rows, slot_row
 from engine.facts import Slot
 from engine.memory import plan_rows
 from engine.rules.graphs import planned_sizes
@@ -63,8 +63,9 @@ def _step(console: Console, explanation: Explanation) -> None:
     if sizes:
         console.print(f"captured at start for batches of {', '.join(map(str, sizes))}")
     console.print(
-        f"device: {facts.device.kind}; weights: {facts.weights or '?'}; arithmetic: {facts.compute or '?'}\n"
+        f"device: {facts.device.kind}; weights: {facts.weights or '?'}; arithmetic: {facts.compute or '?'}"
     )
+    console.print(f"products of few tokens: {kernels_text(facts)}\n")
 
 
 def _memory(console: Console, explanation: Explanation) -> None:

@@ -6,6 +6,7 @@ decides.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +21,8 @@ from engine.device_queue import DeviceQueue
 from engine.errors import UserError
 from engine.facts import DRAFT_NODE, DRAFT_SLOTS, backend_facts
 from engine.futures import FutureMap
+from engine.kernel_choices.source import AUTO, LIBRARY, Found, find
+from engine.kernel_choices.table import INTERPRETER, Circumstances
 from engine.kv_pool import KVPool
 from engine.memory import auto_context, auto_tokens, longest_owned
 from engine.metrics import EngineMetrics
@@ -35,9 +38,11 @@ from engine.scheduling.tape import Tape
 from engine.table import RequestTable, TableSize
 from engine.text.stream import TextStream
 from engine.upload import Uploader
+from kernels.linear_plan import NO_CHOICES, Choices
 from speculative.base import DraftModel, SpecPlan, Speculator
 from speculative.width import WidthPolicy
 
+logger = logging.getLogger("syncless")
 Node = Mapping[str, Any]
 
 
@@ -140,14 +145,29 @@ def kv_pool(model: CausalLM, size: Sizes, on: torch.device, overlap: Node) -> KV
 
 
 def attention(
-    node: Node, model: CausalLM, size: Sizes, on: torch.device, role: str, batches: BatchMode
+    node: Node, model: CausalLM, size: Sizes, on: torch.device, role: str, batches: BatchMode, found: Found
 ) -> AttentionBackend:
     """The target's backend."""
-    return batches.attention(lambda: attention_for(node, model.shape, model.kv_layout, size, on, role))
+    plans = found.table.choices()
+    return batches.attention(lambda: attention_for(node, model.shape, model.kv_layout, size, on, role, plans))
+
+
+def kernel_choices(setting: str, on: torch.device, attention_node: Node) -> Found:
+    """The table of kernels for products of few tokens that `kernels=setting` means on this device."""
+    if setting not in (AUTO, LIBRARY) and not backend_facts(attention_node, "attention").own_products:
+        logger.warning("kernels=%s is not used: only attention=triton has kernels to choose from", setting)
+    gpu = torch.cuda.get_device_name(on) if on.type == "cuda" else INTERPRETER
+    return find(setting, Circumstances.here(gpu))
 
 
 def attention_for(
-    node: Node, heads: Heads, layout: KVLayout, size: Sizes, on: torch.device, role: str
+    node: Node,
+    heads: Heads,
+    layout: KVLayout,
+    size: Sizes,
+    on: torch.device,
+    role: str,
+    plans: Choices = NO_CHOICES,
 ) -> AttentionBackend:
     """The backend of one role, with its children when it is a composite."""
     context = AttentionContext(
@@ -162,6 +182,7 @@ def attention_for(
         max_context=size.table.context,
         device=on,
         dtype=getattr(torch, layout.dtype),
+        choices=plans,
     )
     return _backend(node, context, "attention" if role == "target" else f"spec.{DRAFT_NODE}")
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from engine.build import TARGET, target_class
 from engine.devices import count_gpus
+from engine.kernel_choices.source import AUTO, LIBRARY
 from engine.runs import QUESTIONS, WORKLOAD
 from engine.step_costs import CACHED, MEASURE, STEP_COSTS
 from engine.workloads.single import STDIN
@@ -51,7 +52,7 @@ def absolute_paths(config: Node, folder: str, keys: Sequence[str]) -> dict[str, 
 
 def is_path(key: str) -> bool:
     """Whether a dotted key holds files or folders."""
-    return key.rpartition(".")[2] in PATHS or key == "step_costs"
+    return key.rpartition(".")[2] in PATHS or key in ("step_costs", "kernels")
 
 
 def _walk(node: Node, folder: str, keys: frozenset[str], prefix: str) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def _walk(node: Node, folder: str, keys: frozenset[str], prefix: str) -> dict[st
 def _absolute(value: Any, folder: str) -> Any:
     if isinstance(value, list | tuple):
         return [_absolute(one, folder) for one in value]
-    if not isinstance(value, str) or not value or value in (CACHED, MEASURE):
+    if not isinstance(value, str) or not value or value in (CACHED, MEASURE, AUTO, LIBRARY):
         return value
     place = os.path.join(folder, os.path.expanduser(value))
     return os.path.normpath(place) if os.path.exists(place) else value

@@ -12,6 +12,7 @@ from engine.errors import UserError
 from engine.facts import Facts, gather
 from engine.rules.base import Rule, Verdict
 from engine.rules.graphs import GRAPH_RULES
+from engine.rules.kernels import KERNEL_RULES
 from engine.rules.machine import MACHINE_RULES
 from engine.rules.memory import MEMORY_RULES
 from engine.rules.modes import MODE_RULES
@@ -25,6 +26,7 @@ RULES: tuple[Rule, ...] = (
     *GRAPH_RULES,
     *MODE_RULES,
     *MEMORY_RULES,
+    *KERNEL_RULES,
 )
 
 __all__ = ["RULES", "Facts", "Rule", "Verdict", "check", "compose_checked", "verdicts", "violations"]

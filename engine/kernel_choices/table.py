@@ -1,0 +1,135 @@
+"""A table of plans that were chosen by measurement, and its form in a file. Free of torch.
+
+Knows places, plans and the circumstances that figures depend on; nothing of how they are measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from kernels.linear_plan import STAGES, Choices, Place, Plan
+
+VERSION = 1
+INTERPRETER = "Triton's interpreter"  # the name of the device where there is no GPU
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What a choice depends on besides the product. gpu: its name; versions without build tags."""
+
+    gpu: str
+    torch: str
+    triton: str
+
+    @classmethod
+    def here(cls, gpu: str) -> Circumstances:
+        """Those of this process on a GPU of that name."""
+        return cls(gpu, _version("torch"), _version("triton"))
+
+    def __str__(self) -> str:
+        return f"{self.gpu}, torch {self.torch}, triton {self.triton}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What was found for one place. plan None: separate operations and the library's product were fastest.
+
+    seconds: of the plan, or of the library where that won; library: of the latter.
+    """
+
+    plan: Plan | None
+    seconds: float
+    library: float
+
+
+@dataclass(frozen=True)
+class ChoiceTable:
+    """Entries by place, measured under the same circumstances."""
+
+    measured_on: Circumstances
+    entries: Mapping[Place, Entry]
+
+    def choices(self) -> Choices:
+        return Choices({place: entry.plan for place, entry in self.entries.items()})
+
+    def over(self, other: ChoiceTable) -> ChoiceTable:
+        """These entries, and those of `other` for places that these lack."""
+        return ChoiceTable(self.measured_on, {**other.entries, **self.entries})
+
+
+def as_document(table: ChoiceTable) -> dict[str, Any]:
+    """Plain data for a JSON file; microseconds, since people read it."""
+    return {
+        "version": VERSION,
+        **dataclasses.asdict(table.measured_on),
+        "entries": [
+            {
+                **dataclasses.asdict(place),
+                "plan": None if entry.plan is None else dataclasses.asdict(entry.plan),
+                "us": round(1e6 * entry.seconds, 3),
+                "library_us": round(1e6 * entry.library, 3),
+            }
+            for place, entry in sorted(table.entries.items(), key=lambda pair: _order(pair[0]))
+        ],
+    }
+
+
+def from_document(document: Any) -> ChoiceTable:
+    """ValueError, with a clause that says why, for anything that is no table or holds an impossible plan."""
+    if not isinstance(document, Mapping) or document.get("version") != VERSION:
+        raise ValueError("it is not a table of kernel choices that this version reads")
+    try:
+        where = Circumstances(*(str(document[field.name]) for field in fields(Circumstances)))
+        entries = dict(_entry(row) for row in document["entries"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("it is not a table of kernel choices") from error
+    return ChoiceTable(where, entries)
+
+
+def _entry(row: Mapping[str, Any]) -> tuple[Place, Entry]:
+    place = Place(
+        str(row["stage"]), str(row["dtype"]), _whole(row["tokens"]), _whole(row["n"]), _whole(row["k"])
+    )
+    if place.stage not in STAGES:
+        raise ValueError(f"it holds a stage {place.stage!r}, which is none of {', '.join(STAGES)}")
+    plan = None if row["plan"] is None else _plan(row["plan"])
+    problem = place.problem(plan) if plan is not None else ""
+    if problem:
+        raise ValueError(f"its plan for {name_of(place)} cannot work: {problem}")
+    return place, Entry(plan, float(row["us"]) / 1e6, float(row["library_us"]) / 1e6)
+
+
+def _plan(values: Mapping[str, Any]) -> Plan:
+    """A Plan of exactly its fields, each of its own type."""
+    given = {field.name: type(field.default) for field in fields(Plan)}
+    given |= {"kernel": str, "block_n": int, "block_k": int}
+    if set(values) != set(given) or any(type(values[name]) is not kind for name, kind in given.items()):
+        raise ValueError(f"it holds a plan {dict(values)!r:.120} of another form")
+    return Plan(**values)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"it holds {value!r:.20} where a positive whole number belongs")
+    return value
+
+
+def name_of(place: Place) -> str:
+    """ "linear bfloat16, 1 token, 4096 x 4096" """
+    tokens = f"{place.tokens} token{'s' * (place.tokens > 1)}"
+    return f"{place.stage} {place.dtype}, {tokens}, {place.n} x {place.k}"
+
+
+def _order(place: Place) -> tuple[Any, ...]:
+    return (place.dtype, place.k, place.n, list(STAGES).index(place.stage), place.tokens)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package).partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
