@@ -59,6 +59,20 @@ class _Call:
     kind: Kind
 
 
+class _Decode:
+    """The function that is captured: a decode step from its rows to its results."""
+
+    def __init__(self, inner: Step, longest: int) -> None:
+        self._inner = inner
+        self._longest = longest
+
+    def __call__(self, call: _Call) -> Results:
+        out = self._inner.decode(call.kind.step(self._longest), call.batch, None)
+        if out.observe is not None:
+            out.observe()
+        return (out.packed, *out.logprobs)
+
+
 class GraphedStep(Step):
     """Another step, whose decode steps are replayed where they can be."""
 
@@ -66,11 +80,10 @@ class GraphedStep(Step):
         self._inner = inner
         self._sizes = sizes
         self._hesitation = hesitation
-        self._longest = context.longest
         self._rows = StaticRows(sizes.largest, inner.device)
         self._graphs: dict[Kind, Graph[_Call, Results]] = {}
         self._graphed = GraphedCallable(
-            self._decode, context.capturer, fixed=("batch",), quiet=self._rows.blank
+            _Decode(inner, context.longest), context.capturer, fixed=("batch",), quiet=self._rows.blank
         )
 
     def prepare(self, step: ScheduledStep) -> None:
@@ -110,9 +123,3 @@ class GraphedStep(Step):
         call = _Call(self._rows.padded(kind.size, kind.width), kind)
         graph = self._graphs[kind] = self._graphed.capture(call)
         return graph
-
-    def _decode(self, call: _Call) -> Results:
-        out = self._inner.decode(call.kind.step(self._longest), call.batch, None)
-        if out.observe is not None:
-            out.observe()
-        return (out.packed, *out.logprobs)
