@@ -13,6 +13,7 @@ from hydra._internal.callbacks import Callbacks
 from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
+from hydra.core.utils import env_override
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig
@@ -22,9 +23,11 @@ from engine.compose import search_path
 from engine.conf_tree import ROOT_NAME
 from engine.errors import UserError
 from engine.sweeps.folder import JOBS
+from engine.sweeps.process import python_path
 
 LAUNCHER = "hydra/launcher"
 EXTRAS = {"joblib": "joblib", "ray": "ray", "submitit_local": "submitit", "submitit_slurm": "submitit"}
+OURS = {"pool": "joblib", "ray_gpus": "ray", "slurm": "submitit_slurm"}  # conf/hydra/launcher: built on
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,9 @@ class LaunchPlan:
         """Run the jobs of these cells; returns when all have ended. directory: of the sweep."""
         config = self._compose([f"hydra.sweep.dir='{directory}'", "hydra.output_subdir=null"])
         launcher = self._launcher(config, task)
-        launcher.launch([[f"hydra.sweep.subdir={JOBS}/{cell_id}"] for cell_id in cell_ids], 0)
+        jobs = [[f"hydra.sweep.subdir={JOBS}/{cell_id}"] for cell_id in cell_ids]
+        with env_override({"PYTHONPATH": python_path()}):  # for workers that a launcher starts
+            launcher.launch(jobs, 0)
 
     def _compose(self, more: Sequence[str]) -> DictConfig:
         kept = [line for line in self.overrides if not line.startswith("hydra.sweep.dir=")]
@@ -77,11 +82,12 @@ def _require_launcher(hydra: Hydra, overrides: Sequence[str]) -> None:
     chosen = [line.partition("=")[2] for line in overrides if line.partition("=")[0] == LAUNCHER]
     Plugins.instance()  # plugins tell Hydra of their options when they are found
     there = hydra.config_loader.get_group_options(LAUNCHER)
+    known = sorted({*there, *EXTRAS})
     for name in chosen:
-        if name in there:
+        plugin = OURS.get(name, name)
+        if plugin in there:
             continue
-        if name in EXTRAS:
-            raise UserError(f"{LAUNCHER}={name} is not installed: pip install 'syncless[{EXTRAS[name]}]'")
-        known = sorted({*there, *EXTRAS})
+        if plugin in EXTRAS:
+            raise UserError(f"{LAUNCHER}={name} is not installed: pip install 'syncless[{EXTRAS[plugin]}]'")
         choices = f"{', '.join(known)}{nearest(name, known)}"
         raise UserError(f"{LAUNCHER}={name}: there is no such launcher; there are {choices}")

@@ -44,7 +44,7 @@ def run_process(
     process = subprocess.Popen(
         [*command, *overrides],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": _python_path()},
+        env={**os.environ, "PYTHONPATH": python_path()},
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
@@ -102,8 +102,10 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _python_path() -> str:
-    """-P keeps a stranger's engine.py in the working directory out; so a checkout has to be named."""
+def python_path() -> str:
+    """PYTHONPATH for processes that import this project wherever they are started.
+
+    -P keeps a stranger's engine.py in the working directory out; so a checkout has to be named."""
     given = os.environ.get("PYTHONPATH", "")
     if str(PACKAGE_ROOT) in site.getsitepackages():
         return given
