@@ -17,6 +17,31 @@ VERSION = 1
 HEADER = json.dumps({"course": VERSION})
 COURSE = "schedule.jsonl"  # of a run's first engine
 
+CLOSED_HEAD = '["."'
+
+
+# Lines without their end, by hand: dataclasses and json.dumps would be the dearest part of recording a step.
+
+
+def arrival_head(number: int, samples: int, tokens: int, crc: int, applied: int) -> str:
+    """See Arrival."""
+    return f'["+",{number},{samples},{tokens},{crc},{applied}'
+
+
+def end_head(number: int, reason: str, tokens: int, applied: int) -> str:
+    """See End; `reason` is a plain word."""
+    return f'["-",{number},"{reason}",{tokens},{applied}'
+
+
+def prefill_head(chunks: list[list[int]]) -> str:
+    """See Prefill."""
+    return f'["p",{chunks}'
+
+
+def decode_head(width: int, resume: bool, requests: int) -> str:
+    """See Decode."""
+    return f'["d",{width},{resume:d},{requests}'
+
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
@@ -29,8 +54,8 @@ class Arrival:
     crc: int
     applied: int
 
-    def line(self) -> list[Any]:
-        return ["+", self.number, self.samples, self.tokens, self.crc, self.applied]
+    def head(self) -> str:
+        return arrival_head(self.number, self.samples, self.tokens, self.crc, self.applied)
 
     def __str__(self) -> str:
         return f"the arrival of request {self.number} ({self.tokens} tokens, check {self.crc:08x})"
@@ -43,19 +68,18 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Request `number` ended after `tokens` tokens of output, whose CRC-32 is `crc`."""
+    """Request `number` ended after `tokens` tokens of output."""
 
     number: int
     reason: str
     tokens: int
-    crc: int
     applied: int
 
-    def line(self) -> list[Any]:
-        return ["-", self.number, self.reason, self.tokens, self.crc, self.applied]
+    def head(self) -> str:
+        return end_head(self.number, self.reason, self.tokens, self.applied)
 
     def __str__(self) -> str:
-        return f"the end of request {self.number} ({self.reason}, {self.tokens} tokens, check {self.crc:08x})"
+        return f"the end of request {self.number} ({self.reason}, {self.tokens} tokens)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +88,8 @@ class Prefill:
 
     chunks: tuple[tuple[int, int, int], ...]
 
-    def line(self) -> list[Any]:
-        return ["p", self.chunks]
+    def head(self) -> str:
+        return prefill_head([list(chunk) for chunk in self.chunks])
 
     def __str__(self) -> str:
         parts = (f"{number} ({count} tokens behind {start})" for number, start, count in self.chunks)
@@ -74,22 +98,19 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """A decode step of the requests of the one before it, without `gone` and with `came` behind them. resume:
-    some come back from a pause of drafting (in the first of several steps)."""
+    """A decode step of `requests` requests: all that are past their prefill, less those that are sure to end
+    with the step in flight and those that wait for pages. resume: some come back from a pause of drafting (in
+    the first of several steps)."""
 
     width: int
     resume: bool
-    gone: tuple[int, ...]
-    came: tuple[int, ...]
+    requests: int
 
-    def line(self) -> list[Any]:
-        return ["d", self.width, int(self.resume), self.gone, self.came]
+    def head(self) -> str:
+        return decode_head(self.width, self.resume, self.requests)
 
     def __str__(self) -> str:
-        change = [f"without {_listed(self.gone)}"] if self.gone else []
-        change += [f"with {_listed(self.came)} besides"] if self.came else []
-        members = " and ".join(change) or "of the same requests"
-        return f"a decode step of width {self.width} {members}"
+        return f"a decode step of {self.requests} request(s), width {self.width}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +119,8 @@ class Closed:
 
     applied: ClassVar[int] = 0  # its place is behind everything, that is enough
 
-    def line(self) -> list[Any]:
-        return ["."]
+    def head(self) -> str:
+        return CLOSED_HEAD
 
     def __str__(self) -> str:
         return "the end of the run"
@@ -117,11 +138,8 @@ class Line:
     times: int = 1
 
     def text(self) -> str:
-        """The line of the file."""
-        fields = self.entry.line()
-        if isinstance(self.entry, Decode):
-            fields.append(self.times)
-        return json.dumps(fields, separators=(",", ":"))
+        """The line of the file: JSON."""
+        return f"{self.entry.head()},{self.times}]"
 
 
 def check_of(ids: Sequence[int]) -> int:
@@ -143,26 +161,35 @@ def read_course(path: Path) -> list[Line]:
         raise ValueError(f"{path.name} is damaged") from error
 
 
+def entry_of(head: str) -> Entry:
+    """The entry that a head was made of."""
+    return _parse(json.loads(f"{head},1]")).entry
+
+
 def steps_of(lines: Iterable[Line]) -> int:
     """Launched steps."""
     return sum(line.times for line in lines if isinstance(line.entry, Prefill | Decode))
 
 
 def _parse(fields: Sequence[Any]) -> Line:
-    kind, *values = fields
-    if kind == ".":
-        return Line(Closed())
+    kind, *values, times = fields
+    return Line(_entry(kind, values), int(times))
+
+
+def _entry(kind: Any, values: Sequence[Any]) -> Entry:
     if kind == "+":
-        return Line(Arrival(*map(int, _exactly(values, 5))))
+        return Arrival(*map(int, _exactly(values, 5)))
     if kind == "-":
-        number, reason, *rest = _exactly(values, 5)
-        return Line(End(int(number), str(reason), *map(int, rest)))
+        number, reason, *rest = _exactly(values, 4)
+        return End(int(number), str(reason), *map(int, rest))
     if kind == "p":
         (chunks,) = _exactly(values, 1)
-        return Line(Prefill(tuple((int(n), int(start), int(count)) for n, start, count in chunks)))
+        return Prefill(tuple((int(n), int(start), int(count)) for n, start, count in chunks))
     if kind == "d":
-        width, resume, gone, came, times = _exactly(values, 5)
-        return Line(Decode(int(width), bool(resume), _numbers(gone), _numbers(came)), int(times))
+        width, resume, requests = _exactly(values, 3)
+        return Decode(int(width), bool(resume), int(requests))
+    if kind == ".":
+        return Closed()
     raise ValueError(f"unknown kind {kind!r}")
 
 
@@ -170,12 +197,3 @@ def _exactly(values: Sequence[Any], count: int) -> Sequence[Any]:
     if len(values) != count:
         raise ValueError(f"{len(values)} fields instead of {count}")
     return values
-
-
-def _numbers(values: Iterable[Any]) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)
-
-
-def _listed(numbers: Sequence[int], most: int = 8) -> str:
-    more = f" and {len(numbers) - most} more" if len(numbers) > most else ""
-    return ", ".join(map(str, numbers[:most])) + more

@@ -9,14 +9,15 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from engine.replay.course import Arrival, Closed, Decode, Entry, Event, Line, Prefill, steps_of
+from engine.replay.course import Arrival, Closed, Decode, Event, Line, Prefill, entry_of, steps_of
 
 
 class Guide:
     """Lets an engine run as it likes."""
 
-    def begins(self, entry: Entry, times: int) -> float:
-        """A new line begins, the one before it happened `times` times; how often the new one may, at most."""
+    def begins(self, head: str, times: int) -> float:
+        """A new line begins, with this head; the one before it happened `times` times. Returns how often the
+        new one may happen, at most."""
         return math.inf
 
     def exceeded(self) -> None:
@@ -35,14 +36,16 @@ UNBOUND = Guide()
 class Recorded(Guide):
     """Follows the lines of a recording until something else happens; then lets the engine run as it likes.
 
-    parted: where and how the courses parted, None as long as they agree. steps: launched ones that agreed.
+    parted: where and how the courses parted, None as long as they agree.
     """
 
     def __init__(self, lines: Sequence[Line], *, stopped: bool = False) -> None:
         """stopped: the recorded run was stopped before its end, which then is an event of its own."""
         self._lines = lines
+        self._heads = [line.entry.head() for line in lines]
         self._stopped = stopped
         self._at = 0  # lines that have begun
+        self._missing = 0  # steps of the last of them that did not come
         self._coming = Counter(e.content for line in lines if isinstance(e := line.entry, Arrival))
         self.parted: str | None = None
 
@@ -53,21 +56,22 @@ class Recorded(Guide):
 
     @property
     def steps(self) -> int:
-        """Launched steps of the recording whose lines have begun."""
-        return steps_of(self._lines[: self._at])
+        """Launched steps of the recording that agreed, those of the line in progress taken for granted."""
+        return steps_of(self._lines[: self._at]) - self._missing
 
     @property
     def recorded_steps(self) -> int:
         return steps_of(self._lines)
 
-    def begins(self, entry: Entry, times: int) -> float:
+    def begins(self, head: str, times: int) -> float:
         if not self.following:  # the recording of a run that was killed ends anywhere
             return math.inf
         missing = self._last.times - times if self._at else 0
         if missing:
-            self._part(f"{entry} came {missing} decode step(s) earlier")
-        elif self._lines[self._at].entry != entry:
-            self._part(f"{entry} instead of {self._lines[self._at].entry}")
+            self._missing = missing
+            self._part(f"{entry_of(head)} instead of another decode step")
+        elif self._heads[self._at] != head:
+            self._part(f"{entry_of(head)} instead of {self._lines[self._at].entry}")
         else:
             self._at += 1
             return self._last.times if self._at < len(self._lines) else math.inf

@@ -17,8 +17,8 @@ CANCELLED = "cancelled"
 
 @dataclass(frozen=True)
 class Compared:
-    """answers: of the first run that could be compared. tokens: of these, until they differ.
-    differences: where answers first differ. left_out: answers that a replay of a stopped run did not reach."""
+    """answers: of the first run, as far as they could be compared. tokens: of these, until they differ.
+    differences: where. left_out: answers that the replay of a stopped run did not reach."""
 
     answers: int
     tokens: int

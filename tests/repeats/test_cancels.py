@@ -1,4 +1,4 @@
-"""Runs that somebody stopped: the replay stops the same requests at the same steps and begins nothing else."""
+"""Runs that somebody stopped: a replay stops the same requests at the same steps and begins nothing else."""
 
 from __future__ import annotations
 
