@@ -24,6 +24,7 @@ def test_drafts_change_no_answer_on_gsm8k(tmp_path: Path, capsys: pytest.Capture
         "eval.limit=6",
         "sampling.max_tokens=96",
         "spec=eagle3",
+        "spec.adaptive=false",
         "eval.against=spec=none",
         "task.format=json",
         f"hydra.run.dir={tmp_path / 'run'}",

@@ -18,7 +18,14 @@ pytest.importorskip("lm_eval")
 
 @pytest.fixture(scope="module")
 def llm() -> LLM:
-    return LLM("model=tiny", "model.dtype=float32", "device=cpu", "threads=1", "cache.max_context=128")
+    return LLM(
+        "model=tiny",
+        "model.dtype=float32",
+        "device=cpu",
+        "threads=1",
+        "cache.max_context=128",
+        "sampling.max_tokens=8",
+    )
 
 
 @pytest.fixture
@@ -97,11 +104,14 @@ def test_continuations_are_scored_behind_their_context(
 
 
 def test_greedy_is_what_decoding_makes(llm: LLM, model: Any) -> None:
-    text = model.generate_until(asks(("abc", {"max_gen_toks": 4})))[0]
-    output = llm.generate(["abc"], model._params({"max_gen_toks": 4}))[0]
-    if text.encode() == bytes(output.completions[0].token_ids):
-        assert model.loglikelihood(asks(("abc", text)))[0][1] is True
-    assert model.loglikelihood(asks(("abc", "zzzz")))[0][1] is False
+    likeliest = {chr(c): int(llm.next_token_logits([256, c]).argmax()) for c in range(97, 123)}
+    printable = {context: chr(token) for context, token in likeliest.items() if 33 <= token < 127}
+    assert printable
+    for context, best in printable.items():
+        other = "a" if best != "a" else "b"
+        found = model.loglikelihood(asks((context, best), (context, other)))
+        assert [greedy for _, greedy in found] == [True, False]
+        assert found[0][0] > found[1][0]
 
 
 def test_whole_texts_are_scored_in_windows_where_they_are_long(llm: LLM, model: Any) -> None:
