@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from engine.build import choice
 from engine.lazy import lazy_import
 from engine.modes import ModeContext, PrefillMode
-from engine.prefill_graphs.buckets import Buckets, automatic
+from engine.prefill_graphs.buckets import Buckets, automatic, request_counts
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +49,10 @@ class Piecewise(PrefillMode):
     @classmethod
     def check(cls, config: Config) -> list[str]:
         return size_problems("pcg.buckets", config.buckets)
+
+    @classmethod
+    def planned_graphs(cls, config: Config, largest: int, running: int, device: str) -> tuple[int, int]:
+        return _counted(config.buckets, largest, device)
 
     def passes(self, inner: Passes, context: ModeContext) -> Passes:
         _say_what_a_cpu_is_good_for("piecewise", context)
@@ -89,9 +93,14 @@ class FullPrefill(PrefillMode):
             *size_problems("pcg.requests", config.requests),
         ]
 
+    @classmethod
+    def planned_graphs(cls, config: Config, largest: int, running: int, device: str) -> tuple[int, int]:
+        captured, most = _counted(config.buckets, largest, device)
+        return captured * len(request_counts(config.requests, running)), most
+
     def runner(self, inner: ModelRunner, context: ModeContext) -> ModelRunner:
         _say_what_a_cpu_is_good_for("full", context)
-        counts = whole.request_counts(self.config.requests, context.max_running)
+        counts = request_counts(self.config.requests, context.max_running)
         limits = whole.Limits(counts, context.context, context.longest, context.page_size)
         chosen = buckets(self.config.buckets, context)
         driver = whole.WholePrefill(inner.driver, chosen, limits, context.capturer.beside(), context.metrics)
@@ -119,6 +128,17 @@ def size_problems(where: str, asked: Sequence[int] | str) -> list[str]:
     if not asked:
         return [f"{where}=[] captures nothing; use pcg=none, or {where}=auto"]
     return [f"{where}: {size} is no size; use sizes from 1 up" for size in asked if size < 1]
+
+
+def _counted(asked: Sequence[int] | str, largest: int, device: str) -> tuple[int, int]:
+    """(sizes that are captured, the largest of them)."""
+    if size_problems("pcg.buckets", asked):
+        return 0, 0
+    chosen = (
+        Buckets(automatic(largest, device)) if isinstance(asked, str) else Buckets.within(asked, largest)[0]
+    )
+    sizes = chosen.sizes
+    return len(sizes), max(sizes, default=0)
 
 
 def largest_pass(context: ModeContext) -> int:

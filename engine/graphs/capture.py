@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from engine.graphs.cost import CaptureCost, total
 from engine.graphs.recording import Recording, record
@@ -59,6 +60,11 @@ class Capturer(ABC):
     def cost(self) -> CaptureCost:
         """Of all phases."""
         return total(self.costs)
+
+    def lend(self, result: Tensor) -> Tensor:
+        """A captured result without keeping its memory, which later captures may then use for theirs. It has
+        to be read before any work of this capturer that was captured after it runs."""
+        return result
 
     def beside(self) -> Capturer:
         """Another one with memory of its own, whose captures may run while this one's do. One cost for
@@ -114,8 +120,28 @@ class CudaCapturer(Capturer):
         taken = before - torch.cuda.mem_get_info(self._device)[0]
         return _CudaGraph(graph), result, max(0, taken)  # another process may have given memory back
 
+    def lend(self, result: Tensor) -> Tensor:
+        storage = result.untyped_storage()
+        memory = torch.as_tensor(_Borrowed(storage.data_ptr(), storage.nbytes()), device=result.device)
+        typed = memory.view(result.dtype)
+        return typed.as_strided(result.shape, result.stride(), result.storage_offset())
+
     def _another(self) -> Capturer:
         return CudaCapturer(self._device)
+
+
+class _Borrowed:
+    """Device memory in the words of the CUDA array interface (version 3): whoever makes an array of it does
+    not own it."""
+
+    def __init__(self, pointer: int, size: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (pointer, False),
+            "strides": None,
+            "version": 3,
+        }
 
 
 class _CpuGraph(Captured):

@@ -54,3 +54,10 @@ class Buckets:
         if at == len(self.sizes) or (at and self.sizes[at] > MOST_PADDING * tokens):
             return None
         return self.sizes[at]
+
+
+def request_counts(asked: Sequence[int] | str, max_running: int) -> tuple[int, ...]:
+    """ "auto": one prompt, a few, as many as run; a request too many costs programs that end at once. Of a
+    list what is needed; the largest batch is always among them."""
+    wanted = (1, 8) if isinstance(asked, str) else asked
+    return tuple(sorted({*(count for count in wanted if count < max_running), max_running}))

@@ -51,13 +51,17 @@ class Lane:
         self._made: dict[tuple[int, ModelOps], Segments] = {}
 
     def begin(self, batch: ForwardBatch, ops: ModelOps, size: int) -> Pass:
-        """Replay the pass, padded to `size`; the first of its size is captured now."""
+        """Replay the pass, padded to `size`."""
         segments = self.segments(size, ops)
         self._memory.load(batch, size)
         return segments.replay(batch.input_ids.shape[0])
 
+    def has(self, size: int, ops: ModelOps) -> bool:
+        """Whether a size has been captured."""
+        return (size, ops) in self._made
+
     def segments(self, size: int, ops: ModelOps) -> Segments:
-        """The captured pass of a size."""
+        """The captured pass of a size; the first time it is captured."""
         key = size, ops
         if key not in self._made:
             with self._stream.detour():
@@ -82,7 +86,11 @@ class PiecewisePasses(Passes):
         size = self._sizing.of(batch)
         if size is None:
             return self._inner.begin(batch, ops, lane)
-        return self._lane(lane, batch.input_ids.device).begin(batch, ops, size)
+        own = self._lane(lane, batch.input_ids.device)
+        if not own.has(size, ops):
+            with self._sizing.pause():
+                own.segments(size, ops)
+        return own.begin(batch, ops, size)
 
     @torch.inference_mode()
     def prepare(

@@ -64,7 +64,10 @@ def capture(
     while reached is not None or not graphs:
         graph, reached = capturer.capture(partial(_segment, one, reached, lane, kept), PHASE)
         graphs.append(graph)
-        calls += [] if reached is None else [reached]
+        if reached is not None:  # attention is over before the next segment runs, which may use this memory
+            q, k, v = (capturer.lend(x) for x in (reached.q, reached.k, reached.v))
+            reached = replace(reached, q=q, k=k, v=v)
+            calls.append(reached)
     for graph in graphs:
         graph.settle()
     return Segments(size, tuple(graphs), tuple(calls), _attended(lane, calls[0]), *kept)

@@ -6,6 +6,9 @@ Knows counters and sizes; nothing of what is captured.
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from engine.batch import ForwardBatch, Mode
 from engine.metrics import EngineMetrics
@@ -34,6 +37,14 @@ class Sizing:
         self._metrics.graph_prefills += 1
         self._metrics.prefill_padding += size - tokens
         return size
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """A capture while requests wait: the host waits for the device meanwhile."""
+        start = time.perf_counter()
+        yield
+        self._metrics.capture_pauses += 1
+        self._metrics.capture_pause_seconds += time.perf_counter() - start
 
     def _eager(self, tokens: int) -> None:
         self._metrics.eager_prefills += 1

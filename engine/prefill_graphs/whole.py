@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -114,7 +113,11 @@ class WholePrefill(Driver):
         if size is None:
             return self._inner.run(batch)
         memory = self._static(batch.rows.device)
-        graph = self._graph(memory, size, self._limits.fit(batch.size))
+        key = size, self._limits.fit(batch.size)
+        if key not in self._graphs:
+            with self._sizing.pause():
+                self._graph(memory, *key)
+        graph = self._graphs[key]
         memory.load(batch, size)
         graph.captured.replay()
         tokens = batch.input_ids.shape[0]
@@ -160,10 +163,3 @@ class WholePrefill(Driver):
         captured, _ = self._capturer.capture(work, PHASE)
         captured.settle()
         return _Graph(captured, *kept)
-
-
-def request_counts(asked: Sequence[int] | str, max_running: int) -> tuple[int, ...]:
-    """ "auto": one prompt, a few, as many as run; a request too many costs programs that end at once. Of a
-    list what is needed; the largest batch is always among them."""
-    wanted = (1, 8) if isinstance(asked, str) else asked
-    return tuple(sorted({*(count for count in wanted if count < max_running), max_running}))

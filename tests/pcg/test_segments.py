@@ -88,6 +88,8 @@ def test_passes_in_any_order_leave_nothing_behind_for_the_next() -> None:
         torch.testing.assert_close(aux, states, rtol=1e-5, atol=1e-5)
     assert metrics.graph_prefills == 5
     assert capturer.cost.captures == 3 * 4  # sizes, and a segment more than there are layers
+    assert metrics.capture_pauses == 3
+    assert metrics.capture_pause_seconds > 0
 
 
 def test_a_second_chunk_reads_the_first_ones_kv() -> None:
@@ -142,6 +144,7 @@ def test_everything_is_captured_at_start_for_each_lane() -> None:
                 drive(passes.begin(batch, attention.ops, lane), attention, batch)
     assert capturer.cost.captures == 2 * 3 * 4
     assert metrics.graph_prefills == 10
+    assert metrics.capture_pauses == 0
     assert "prefill pieces" in capturer.costs
 
 
