@@ -6,14 +6,15 @@ Importable without torch.
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
 
 MARKER = "####"
 # A sign, a currency, digits with commas between thousands, a decimal part. A dash between two words or digits
 # is no sign, and a digit inside a word is no number.
+_SIGN = r"(?:[-\u2212]?[$€£]\s?|[$€£]\s?[-\u2212]|[-\u2212])?"
 _NUMBER = re.compile(
-    r"(?<![\w.])[-\u2212]?(?:[$€£]\s?)?[-\u2212]?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
+    rf"(?<![\w.]){_SIGN}(?:\d{{1,3}}(?:,\d{{3}})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)", re.ASCII
 )
+_DIGITS = re.compile(r"(-?)(?=\.?\d)(\d*)(?:\.(\d+))?", re.ASCII)
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 
 
@@ -42,10 +43,11 @@ def flexible_number(text: str) -> str | None:
 
 def plain(number: str) -> str | None:
     """Digits alone: no currency, commas, spaces, trailing zeros or points. "$1,250.50" is "1250.5", "18.00"
-    is "18". None for what is no number."""
+    is "18". Exact for any length. None for what is no number."""
     digits = re.sub(r"[$€£,\s]", "", number.replace("\u2212", "-")).rstrip(".%")
-    try:
-        value = Decimal(digits)
-    except InvalidOperation:
+    parts = _DIGITS.fullmatch(digits)
+    if parts is None:
         return None
-    return format(value.normalize() + 0, "f") if value.is_finite() else None
+    minus, whole, fraction = parts[1], parts[2].lstrip("0") or "0", (parts[3] or "").rstrip("0")
+    value = f"{whole}.{fraction}" if fraction else whole
+    return f"-{value}" if minus and value != "0" else value

@@ -43,6 +43,9 @@ from engine.evals.numbers import flexible_number, plain, strict_number
         ("in 1,2345 parts", None, "2345"),
         ("20km", None, "20"),
         ("step x2", None, None),
+        ("total --5", None, "-5"),
+        ("-$5", None, "-5"),
+        ("$-5", None, "-5"),
         ("nothing", None, None),
         ("", None, None),
         ("####", None, None),
@@ -55,13 +58,21 @@ def test_extraction(text: str, strict: str | None, flexible: str | None) -> None
 
 
 @pytest.mark.parametrize(
-    ("a", "b"), [("1,000", "1000.0"), ("$5", "5."), ("-0", "0"), ("007", "7"), ("1e2", "100"), ("50%", "50")]
+    ("a", "b"),
+    [
+        ("1,000", "1000.0"),
+        ("$5", "5."),
+        ("-0", "0"),
+        ("007", "7"),
+        (f"{10**40:,}", f"{10**40}.0"),
+        ("50%", "50"),
+    ],
 )
 def test_spellings_of_one_number(a: str, b: str) -> None:
     assert plain(a) == plain(b) != None  # noqa: E711 - a chain
 
 
-@pytest.mark.parametrize("text", ["", "x", "$", "1.2.3", "nan", "inf", "--1"])
+@pytest.mark.parametrize("text", ["", "x", "$", "1.2.3", "1e2", "٣", "-", "nan", "inf", "--1"])
 def test_no_numbers(text: str) -> None:
     assert plain(text) is None
 
