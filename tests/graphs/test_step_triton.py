@@ -1,29 +1,45 @@
-"""`graph=step` over Triton's interpreter: the graph's ids are those of eager steps."""
+"""`graph=step` over Triton's interpreter: the kernels too are replayed, and change no answer."""
 
 from __future__ import annotations
 
 import pytest
-from support.engines import TINY, make, run
+from graph_cases import VOCAB, same
+from support.device_drafters import Follower, follow_table
+from support.engines import TINY, make
 
+from engine.llm import LLM
 from engine.params import SamplingParams
+from engine.request import Completion
 
-SMALL = (
-    *TINY,
-    "model.layers=1",
-    "attention=triton",
-    "cache.max_context=48",
-    "sampling.max_tokens=6",
-)
-GREEDY = SamplingParams(max_tokens=6, ignore_eos=True)
+SMALL = (*TINY, "model.layers=1", "attention=triton", "cache.max_context=48", "sampling.max_tokens=8")
+GRAPH = ("graph=step", "graph.sizes=[1,4]", "overlap.debug=true")
 PROMPTS = [[7, 8, 9], [5] * 9, [200, 3]]
+WANTED = [
+    SamplingParams(max_tokens=8, ignore_eos=True),
+    SamplingParams(max_tokens=4, ignore_eos=True),
+    SamplingParams(max_tokens=7, ignore_eos=True),
+]
 
 
-@pytest.mark.parametrize("loop", ["none", "future"])
-def test_greedy_ids_are_those_of_eager_steps(loop: str) -> None:
-    eager = run(PROMPTS, GREEDY, *SMALL, f"overlap={loop}")
-    with make(*SMALL, f"overlap={loop}", "overlap.debug=true", "graph=step", "graph.sizes=[1,4]") as llm:
-        outputs = llm.generate(PROMPTS, GREEDY)
-        llm.check()
+def answers(llm: LLM) -> tuple[Completion, ...]:
+    outputs = llm.generate(PROMPTS, WANTED)
+    llm.check()
+    return tuple(output.completions[0] for output in outputs)
+
+
+@pytest.fixture(scope="module")
+def eager() -> tuple[Completion, ...]:
+    with make(*SMALL, "overlap=none") as llm:
+        return answers(llm)
+
+
+@pytest.mark.parametrize("drafter", ["none", "tree"])
+def test_ids_are_those_of_eager_steps(drafter: str, eager: tuple[Completion, ...]) -> None:
+    """A tree takes the kernels that derive its shape, walk it and compact its KV into the graph."""
+    table = follow_table(PROMPTS, [sample.token_ids for sample in eager], VOCAB)
+    parts = {"speculator": Follower(table, drafts=2, tree=True)} if drafter == "tree" else None
+    with make(*SMALL, *GRAPH, parts=parts) as llm:
+        same(answers(llm), eager)
         assert llm.metrics.decode_steps > 0
         assert llm.metrics.eager_decode_steps == 0
-    assert [c.token_ids for o in outputs for c in o.completions] == [ids for ids, _, _ in eager]
+        assert (llm.metrics.accepted_drafts > 2) == (drafter == "tree")
