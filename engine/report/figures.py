@@ -17,7 +17,7 @@ Result = Mapping[str, Any]
 class Figure:
     """key: the name in results.csv. path: dotted, in result.json. better: 1 more is, -1 less is, 0 neither.
     main: has a column in the table, the others stand in a row's details. scale: times the stored value.
-    ends: paths of its interval's ends, where results hold one."""
+    ends: paths of its interval's ends, where results hold one. word: it is a text, no number."""
 
     key: str
     label: str
@@ -27,16 +27,19 @@ class Figure:
     main: bool = False
     scale: float = 1.0
     ends: tuple[str, str] | None = None
+    word: bool = False
 
     def value(self, result: Result) -> Any:
-        """The number or word; None where the result has none."""
+        """The number, a whole one where the result holds such, or the word; None where there is none."""
         found = at(result, self.path)
-        return found * self.scale if _number(found) and self.scale != 1.0 else found
+        if self.word:
+            return found if isinstance(found, str) else None
+        return (found if self.scale == 1.0 else found * self.scale) if _number(found) else None
 
     def number(self, result: Result) -> float | None:
-        """The value where it is a finite number."""
+        """The value of a figure that is a number."""
         value = self.value(result)
-        return float(value) if _number(value) else None
+        return None if value is None or self.word else float(value)
 
     def interval(self, result: Result) -> tuple[float, float] | None:
         """The ends of the interval that the run itself claims."""
@@ -45,10 +48,8 @@ class Figure:
 
     def repeats(self, result: Result) -> list[float]:
         """The figure of each repeat; of a task without repeats its one value."""
-        runs = result.get("runs")
-        each = [at(run, self.path) for run in runs] if isinstance(runs, Sequence) and runs else []
-        values = each or [at(result, self.path)]
-        return [value * self.scale for value in values if _number(value)]
+        values = [number_at(run, self.path) for run in list_at(result, "runs") or [result]]
+        return [value * self.scale for value in values if value is not None]
 
     @property
     def title(self) -> str:
@@ -61,7 +62,7 @@ ITL = Figure("itl_ms_p50", "token gap p50", "ms", "itl_ms.p50", -1, main=True)
 ACCURACY = Figure(
     "accuracy", "accuracy", "%", "accuracy", 1, main=True, scale=100.0, ends=("accuracy_low", "accuracy_high")
 )
-VERDICT = Figure("verdict", "verdict", "", "verdict", main=True)
+VERDICT = Figure("verdict", "verdict", "", "verdict", main=True, word=True)
 PERCENTILES = ("p50", "p90", "p99")
 
 FIGURES: tuple[Figure, ...] = (
@@ -97,10 +98,10 @@ FIGURES: tuple[Figure, ...] = (
     Figure("concurrency", "requests in flight", "", "concurrency"),
     Figure("questions", "questions", "", "questions"),
     Figure("cut_by_length", "answers cut by length", "", "cut_by_length", -1),
-    Figure("against", "compared with", "", "against.name"),
+    Figure("against", "compared with", "", "against.name", word=True),
     Figure("identical_answers", "answers identical to its", "", "against.identical_answers"),
-    Figure("dtype", "dtype", "", "dtype"),
-    Figure("device", "device", "", "device"),
+    Figure("dtype", "dtype", "", "dtype", word=True),
+    Figure("device", "device", "", "device", word=True),
 )
 
 
@@ -109,6 +110,18 @@ def at(node: Any, path: str) -> Any:
     for name in path.split("."):
         node = node.get(name) if isinstance(node, Mapping) else None
     return node
+
+
+def number_at(node: Any, path: str) -> float | None:
+    """The finite number at a dotted path; None where there is something else, or nothing."""
+    found = at(node, path)
+    return float(found) if _number(found) else None
+
+
+def list_at(node: Any, path: str) -> list[Any]:
+    """The list at a dotted path; an empty one where there is something else, or nothing."""
+    found = at(node, path)
+    return found if isinstance(found, list) else []
 
 
 def primary(results: Sequence[Result], asked: str | None = None, lower: bool = False) -> Figure:

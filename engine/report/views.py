@@ -52,8 +52,7 @@ def columns(study: Study) -> list[Column]:
     found += [Column("sweep")] if study.several else []
     found += [Column("choices")] if _many(study) else [Column(key) for key in study.keys]
     for figure in _main(study):
-        numeric = figure.unit != "" or figure.key.startswith("tokens")
-        found.append(Column(figure.label, figure.unit, numeric, figure.better))
+        found.append(Column(figure.label, figure.unit, not figure.word, figure.better))
         if figure.key == SPEED.key and study.speedups:
             found.append(Column("speed-up", "times baseline", True, 1))
     return found

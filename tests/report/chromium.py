@@ -47,7 +47,10 @@ class Page:
         self._session: str | None = None
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        self._call("Page.enable")
+        self.complaints: list[str] = []  # errors that the page threw or the browser logged
+        self.requests: list[str] = []  # addresses that the page asked for
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self._call(f"{domain}.enable")
 
     def look(self, width: int, height: int, *, dark: bool) -> None:
         """Size and theme of the screen, from now on."""
@@ -60,17 +63,6 @@ class Page:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", features=[scheme])
-
-    def offline(self) -> None:
-        """No network from now on."""
-        self._call("Network.enable")
-        self._call(
-            "Network.emulateNetworkConditions",
-            offline=True,
-            latency=0,
-            downloadThroughput=0,
-            uploadThroughput=0,
-        )
 
     def open(self, path: Path) -> None:
         """Load a file and wait until it is drawn."""
@@ -107,10 +99,19 @@ class Page:
         os.write(self._to, json.dumps(message).encode() + b"\0")
         while True:
             answer = self._read()
+            self._note(answer.get("method", ""), answer.get("params", {}))
             if answer.get("id") == self._number:
                 assert "error" not in answer, (method, answer["error"])
                 result: dict[str, Any] = answer["result"]
                 return result
+
+    def _note(self, event: str, about: dict[str, Any]) -> None:
+        if event == "Runtime.exceptionThrown":
+            self.complaints.append(str(about["exceptionDetails"]))
+        elif event == "Log.entryAdded" and about["entry"]["level"] == "error":
+            self.complaints.append(str(about["entry"]["text"]))
+        elif event == "Network.requestWillBeSent":
+            self.requests.append(str(about["request"]["url"]))
 
     def _read(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:

@@ -23,9 +23,8 @@
     linecolor: style.getPropertyValue("--line").trim(), ...axis,
   });
   const draw = () => {
-    if (typeof Plotly === "undefined") return;
     const style = colors();
-    for (const figure of figures) {
+    for (const figure of typeof Plotly === "undefined" ? [] : figures) {
       const place = document.querySelector(`[data-plot="${figure.id}"]`);
       const layout = painted(figure.layout, style);
       layout.xaxis = axisLook(layout.xaxis, style);
@@ -78,7 +77,7 @@
   };
   const sort = (column, down) => {
     sorted = { column, down };
-    const order = [...bodies].sort((a, b) => {
+    const order = [...table.tBodies].sort((a, b) => {
       const found = compare(key(a, column), key(b, column));
       return Math.abs(found) === 2 || !down ? found : -found;
     });

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from engine.report.figures import at
+from engine.report.figures import list_at, number_at
 from engine.report.numbers import number
 from engine.report.plots.base import (
     MAX_BARS,
@@ -30,12 +27,12 @@ from engine.report.study import Study
 
 def accept_plot(study: Study) -> Plot | None:
     """Tokens that a request gets from a decode step, where drafts were accepted at all."""
-    every = [row for row in study.ranked if at(row.result, "accept_length")]
-    if not any(at(row.result, "spec.accepted") for row in every):
+    every = [row for row in study.ranked if _length(row)]
+    if not any(number_at(row.result, "spec.accepted") for row in every):
         return None
-    every.sort(key=lambda row: -at(row.result, "accept_length"))
+    every.sort(key=_length, reverse=True)
     rows = every[:MAX_BARS]
-    values = [at(row.result, "accept_length") for row in rows]
+    values = [_length(row) for row in rows]
     trace: Trace = {
         "type": "bar",
         "orientation": "h",
@@ -59,7 +56,7 @@ def accept_plot(study: Study) -> Plot | None:
 
 def positions_plot(study: Study) -> Plot | None:
     """Share of accepted drafts at each depth."""
-    every = [row for row in study.ranked if at(row.result, "spec.acceptance_per_position")]
+    every = [row for row in study.ranked if _shares(row)]
     if not every:
         return None
     rows = every[:MAX_LINES]
@@ -79,8 +76,7 @@ def positions_plot(study: Study) -> Plot | None:
 
 
 def _depths(study: Study, row: Row, place: int) -> Trace:
-    shares: Sequence[Any] = at(row.result, "spec.acceptance_per_position")
-    values = [100.0 * share for share in shares]
+    values = [100.0 * share for share in _shares(row)]
     title = name(study, row)
     return {
         **series(title, place, short(row)),
@@ -94,7 +90,18 @@ def _depths(study: Study, row: Row, place: int) -> Trace:
 
 
 def _hover(study: Study, row: Row) -> str:
-    counts = at(row.result, "spec.accepted"), at(row.result, "spec.proposed")
-    lines = [escaped(name(study, row)), f"{number(at(row.result, 'accept_length'))} tokens in a step"]
-    lines += [f"{number(counts[0])} of {number(counts[1])} drafts accepted"] if counts[1] else []
+    accepted, proposed = (number_at(row.result, f"spec.{count}") for count in ("accepted", "proposed"))
+    lines = [escaped(name(study, row)), f"{number(_length(row))} tokens in a step"]
+    lines += [f"{accepted:,.0f} of {proposed:,.0f} drafts accepted"] if accepted and proposed else []
     return "<br>".join([*lines, *map(escaped, study.warnings.get(row.number, ()))])
+
+
+def _length(row: Row) -> float:
+    """0 where it is not known."""
+    return number_at(row.result, "accept_length") or 0.0
+
+
+def _shares(row: Row) -> list[float]:
+    """By depth; none where drafts were not counted."""
+    found = list_at(row.result, "spec.acceptance_per_position")
+    return [share for share in found if isinstance(share, int | float)]

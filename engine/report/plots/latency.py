@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from engine.report.figures import PERCENTILES, at
+from engine.report.figures import PERCENTILES, at, number_at
 from engine.report.numbers import number
 from engine.report.plots.base import (
     MAX_BARS,
@@ -41,7 +41,7 @@ def gap_plot(study: Study) -> Plot | None:
 
 def step_plot(study: Study) -> Plot | None:
     """Where the time of a decode step goes, where at least one row knows."""
-    every = [row for row in study.ranked if _number(row, "decode_step_ms")]
+    every = [row for row in study.ranked if number_at(row.result, "decode_step_ms")]
     rows = every[:MAX_BARS]
     if not any(at(row.result, "spec.time_shares") for row in rows):
         return None
@@ -66,7 +66,7 @@ def step_plot(study: Study) -> Plot | None:
 
 
 def _percentiles(study: Study, path: str, anchor: str, title: str, text: str) -> Plot | None:
-    every = [row for row in study.ranked if _number(row, f"{path}.p50")]
+    every = [row for row in study.ranked if number_at(row.result, f"{path}.p50")]
     rows = every[:MAX_BARS]
     if not rows:
         return None
@@ -93,7 +93,7 @@ def _range(rows: Sequence[Row], path: str) -> Trace:
     xs: list[float | None] = []
     ys: list[str | None] = []
     for row in rows:
-        xs += [_number(row, f"{path}.p50"), _number(row, f"{path}.p99"), None]
+        xs += [number_at(row.result, f"{path}.p50"), number_at(row.result, f"{path}.p99"), None]
         ys += [short(row), short(row), None]
     line = {"color": "$muted", "width": 2}
     return {
@@ -109,7 +109,7 @@ def _range(rows: Sequence[Row], path: str) -> Trace:
 
 def _quantile(study: Study, rows: Sequence[Row], path: str, place: int) -> Trace:
     quantile = PERCENTILES[place]
-    values = [_number(row, f"{path}.{quantile}") for row in rows]
+    values = [number_at(row.result, f"{path}.{quantile}") for row in rows]
     return {
         "type": "scatter",
         "mode": "markers",
@@ -128,13 +128,19 @@ def _quantile(study: Study, rows: Sequence[Row], path: str, place: int) -> Trace
 def _stage(study: Study, rows: Sequence[Row], stage: str, place: int) -> Trace:
     values = []
     for row in rows:
-        share, whole = at(row.result, f"spec.time_shares.{stage}"), _number(row, "decode_step_ms")
+        share, whole = (
+            number_at(row.result, f"spec.time_shares.{stage}"),
+            number_at(row.result, "decode_step_ms"),
+        )
         values.append(None if share is None or whole is None else share * whole)
     return _bars(study, rows, values, STAGES[stage], f"$c{place}", PATTERNS[place])
 
 
 def _whole(study: Study, rows: Sequence[Row]) -> Trace:
-    values = [None if at(row.result, "spec.time_shares") else _number(row, "decode_step_ms") for row in rows]
+    values = [
+        None if at(row.result, "spec.time_shares") else number_at(row.result, "decode_step_ms")
+        for row in rows
+    ]
     return _bars(study, rows, values, WHOLE, "$muted", "")
 
 
@@ -158,8 +164,3 @@ def _bars(
         "hoverinfo": "text",
         "marker": marker,
     }
-
-
-def _number(row: Row, path: str) -> float | None:
-    value = at(row.result, path)
-    return float(value) if isinstance(value, int | float) else None
