@@ -6,6 +6,7 @@ Launches what a plan names. Knows no layer, and no table of plans.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -71,7 +72,8 @@ def product(
     """(y, stream): y = x @ weight^T + bias, [T, N], or [T, N / 2] after SwiGLU where the plan gates.
 
     Operands as in Product, T within the plan's reach. norm: applied to x first; what it normalises,
-    x + residual, is then `stream` (else `stream` is x itself). Nothing is written in place.
+    x + residual, is then `stream` (else `stream` is x itself). Nothing is written in place. With
+    x on the meta device kernels are compiled and not run.
     """
     run = Product(plan, x, weight, bias, norm, early)
     tokens, outputs = x.shape[0], weight.shape[0]
@@ -98,22 +100,32 @@ def launch(run: Product, sink: Sink) -> None:
     numbers = (run.x.stride(0), residual.stride(0), 0.0 if norm is None else norm.eps)
     grid, tokens = (run.blocks, plan.split), run.x.shape[0]
     if plan.kernel == ROWS:
-        _linear_rows[grid](
-            *pointers, *numbers, T=tokens, **_sizes(run), TOP=sink.top, num_warps=plan.warps,
-            **dependent(run.early),
+        start(
+            _linear_rows, grid, *pointers, *numbers, T=tokens, **_sizes(run), TOP=sink.top,
+            num_warps=plan.warps, **dependent(run.early),
         )  # fmt: skip
     else:
-        _linear_tile[grid](
-            *pointers, tokens, *numbers, M=max(16, power_of_two(tokens)), **_sizes(run), SWAP=plan.swap,
-            TOP=sink.top, UPCAST=INTERPRETED, num_warps=plan.warps, num_stages=plan.stages,
+        start(
+            _linear_tile, grid, *pointers, tokens, *numbers, M=max(16, power_of_two(tokens)), **_sizes(run),
+            SWAP=plan.swap, TOP=sink.top, UPCAST=INTERPRETED, num_warps=plan.warps, num_stages=plan.stages,
             **dependent(run.early),
         )  # fmt: skip
+
+
+def start(kernel: Any, grid: tuple[int, ...], *operands: Any, **constants: Any) -> None:
+    """Launch a kernel; with an operand on the meta device it is compiled for such operands and not run."""
+    if any(isinstance(operand, Tensor) and operand.is_meta for operand in operands):
+        kinds = [operand.dtype if isinstance(operand, Tensor) else operand for operand in operands]
+        kernel.warmup(*kinds, grid=grid, **constants)
+    else:
+        kernel[grid](*operands, **constants)
 
 
 def _sum(run: Product, out: Tensor, parts: Tensor) -> None:
     n, plan = run.weight.shape[0], run.plan
     block = min(_SUM_BLOCK, power_of_two(n))
-    _sum_parts[(triton.cdiv(n, block), run.x.shape[0])](
+    start(
+        _sum_parts, (triton.cdiv(n, block), run.x.shape[0]),
         parts, run.weight if run.bias is None else run.bias, out, run.x.shape[0],
         N=n, BLOCK_N=block, SPLIT=plan.split, GATE=plan.gate, BIAS=run.bias is not None,
         **dependent(run.early),

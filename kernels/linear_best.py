@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.launch import dependent, enter, jit, power_of_two, warps_for
-from kernels.linear import Norm, Product, Sink, launch
+from kernels.linear import Norm, Product, Sink, launch, start
 from kernels.linear_parts import LOWEST
 from kernels.linear_plan import Plan
 
@@ -64,11 +64,11 @@ def best_outputs(
     parts = x.new_empty((tokens, blocks, keep + 1), dtype=torch.float32)
     index = x.new_empty((tokens, blocks, keep), dtype=torch.int32)
     launch(run, Sink(x, x, parts, index, keep))
-    kept = torch.empty((tokens, top), dtype=torch.int32, device=x.device)
-    logprobs = torch.empty((tokens, top), dtype=torch.float32, device=x.device)
+    kept = x.new_empty((tokens, top), dtype=torch.int32)
+    logprobs = x.new_empty((tokens, top), dtype=torch.float32)
     cells = power_of_two(blocks * keep)
-    _pick[(tokens,)](
-        parts, index, ids, kept, logprobs, BLOCKS=blocks, KEEP=keep, CELLS_P=cells,
+    start(
+        _pick, (tokens,), parts, index, ids, kept, logprobs, BLOCKS=blocks, KEEP=keep, CELLS_P=cells,
         BLOCKS_P=power_of_two(blocks), TOP=top, num_warps=warps_for(cells),
         **dependent(early),
     )  # fmt: skip

@@ -112,5 +112,10 @@ class Choices:
         bucket = bucket_of(tokens) if self._chosen and tokens else None
         return None if bucket is None else self._chosen.get((stage, dtype, bucket, n, k))
 
+    def buckets(self, stage: str, dtype: str, n: int, k: int) -> dict[int, Plan]:
+        """Bucket -> plan, of one product."""
+        found = {tokens: self._chosen.get((stage, dtype, tokens, n, k)) for tokens in BUCKETS}
+        return {tokens: plan for tokens, plan in found.items() if plan is not None}
+
 
 NO_CHOICES = Choices({})

@@ -63,7 +63,7 @@ def cached_file(here: Circumstances) -> Path:
 
 
 def keep(table: ChoiceTable) -> Path:
-    """Add a table to the user's cache, newer entries over older ones. UserError where it cannot be written."""
+    """Add a table to the user's cache, newer entries over older. UserError where it cannot be written."""
     place = cached_file(table.measured_on)
     before = _cached(table.measured_on)
     merged = table if before is None else table.over(before)
