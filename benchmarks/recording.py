@@ -1,7 +1,7 @@
 """What keeping a run's course costs: the recorder's time and bytes a step, beside the host's own work.
 
-`python -m benchmarks.recording`. A model without arithmetic, so the host's work is all there is. What one run told
-is told to fresh recorders again and again; the quickest time counts.
+`python -m benchmarks.recording`. A model without arithmetic, so the host's work is all there is. What one run
+told is told to fresh recorders again and again; the quickest time counts.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def recompose(saved: Snapshot, extra: Sequence[str]) -> Again:
     before = _known(saved, lambda: compose(_settings(saved.overrides)))
     after = compose(_joined(saved.overrides, extra))
     laid = overlay(saved.config, before.cfg, after.cfg)
-    given = [key for key in _given(extra) if key in changed_keys(laid, after.cfg)]
+    given = [key for key in _given(extra) if _differs(laid, after.cfg, key)]
     changed = tuple(sorted({*changed_keys(before.cfg, after.cfg), *given}))
     config = absolute_paths(_with(laid, after.cfg, given), os.getcwd(), changed)
     resolved = replace(after, cfg=config)
@@ -118,10 +118,26 @@ def new_keys(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "")
 
 
 def _given(extra: Sequence[str]) -> list[str]:
-    """Keys of values that the new overrides name."""
+    """Dotted places of the values and parts that the new overrides name."""
     tree = conf_tree()
     found = (parse(line, tree) for line in extra)
-    return [one.key for one in found if one and not one.is_hydra and one.key not in tree.groups]
+    return [one.package.removeprefix("@") or one.key for one in found if one and not one.is_hydra]
+
+
+def _differs(laid: Mapping[str, Any], after: Mapping[str, Any], key: str) -> bool:
+    """Whether what was named is not what was laid; a part is, when it is of another class."""
+    a, b = value_at(laid, key), value_at(after, key)
+    return bool(
+        a.get(TARGET) != b.get(TARGET) if isinstance(a, Mapping) and isinstance(b, Mapping) else a != b
+    )
+
+
+def value_at(tree: Mapping[str, Any], dotted: str) -> Any:
+    """The value at a dotted name; None where there is none."""
+    node: Any = tree
+    for name in dotted.split("."):
+        node = node.get(name) if isinstance(node, Mapping) else None
+    return node
 
 
 def _with(config: Mapping[str, Any], after: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:

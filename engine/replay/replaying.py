@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from engine.build import make_config, target_class
 from engine.cli.main import INTERRUPTED
@@ -18,7 +17,7 @@ from engine.replay.outputs import Samples, compare_outputs, read_outputs
 from engine.replay.verdict import Verdict
 from engine.replay.workload import in_order
 from engine.runs import RESULT, RUN, WORKLOAD, RunFolder, create_run, read_lines, write_json
-from engine.snapshot import Again, Snapshot, changed_keys, new_keys, recompose
+from engine.snapshot import Again, Snapshot, changed_keys, new_keys, recompose, value_at
 from engine.tasks.base import EXIT_DIFFERENT, EXIT_OK, Task, TaskContext, run_task
 from engine.workloads.single import STDIN
 
@@ -118,14 +117,7 @@ def _settings(saved: Snapshot, again: Again) -> tuple[dict[str, Change], list[st
     """(what new overrides changed, settings that the snapshot did not know)."""
     unknown = new_keys(saved.config, again.resolved.cfg)
     keys = [key for key in changed_keys(saved.config, again.resolved.cfg) if key not in unknown]
-    return {key: (_at(saved.config, key), _at(again.resolved.cfg, key)) for key in keys}, unknown
-
-
-def _at(tree: Mapping[str, Any], dotted: str) -> Any:
-    node: Any = tree
-    for name in dotted.split("."):
-        node = node.get(name) if isinstance(node, Mapping) else None
-    return node
+    return {key: (value_at(saved.config, key), value_at(again.resolved.cfg, key)) for key in keys}, unknown
 
 
 def _publish(verdict: Verdict, saved: Snapshot, run: RunFolder, *, as_json: bool) -> None:
