@@ -1,0 +1,86 @@
+"""`python -m benchmarks.combinations`: a Markdown table with verdicts; the exit code tells of wrong ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from combination_cases import CPU, TORCH, TRITON, accepted_triton
+
+from benchmarks import combinations
+from benchmarks.combinations import Cell, covering, main
+from engine.two_batches import driver
+
+ARGUMENTS = ("--attention", "torch", "--dummy-draft", "--tokens", "3", "--longest", "12", *CPU)
+
+
+def only(monkeypatch: pytest.MonkeyPatch, *wanted: tuple[str, ...]) -> None:
+    """Only the combinations of these names."""
+    chosen = [cell for cell in TORCH if tuple(cell.names.values())[1:] in wanted]
+    assert len(chosen) == len(wanted)
+    monkeypatch.setattr(combinations, "cells", lambda attention, dummy_draft: chosen)
+
+
+def test_a_table_of_verdicts(monkeypatch, capsys, tmp_path: Path):
+    only(
+        monkeypatch,
+        ("none", "future", "none", "piecewise", "two_batch"),
+        ("none", "future", "none", "full", "none"),
+    )
+    path = tmp_path / "table.json"
+    assert main([*ARGUMENTS, "--json", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "### attention=torch" in text
+    assert "| attention | spec | overlap | graph | pcg | tbo | verdict |" in text
+    assert "| torch | none | future | none | piecewise | two_batch | identical |" in text
+    assert "| torch | none | future | none | full | none | refused: pcg=full captures attention too" in text
+    assert "1 ran, 0 of them wrong; 1 refused by a rule." in text
+    rows = json.loads(path.read_text())["sections"][0]["rows"]
+    assert rows[1]["prefills from graphs"] > 0
+    assert rows[1]["split passes"] > 0
+
+
+def test_a_wrong_combination_is_named_and_ends_in_one(monkeypatch, capsys):
+    """Halves joined in the wrong order: the table has to see it."""
+    only(
+        monkeypatch,
+        ("none", "future", "none", "none", "none"),
+        ("none", "future", "none", "none", "two_batch"),
+    )
+    joined = driver._joined
+    monkeypatch.setattr(driver, "_joined", lambda halves: joined(halves[::-1]))
+    assert main(ARGUMENTS) == 1
+    text = capsys.readouterr().out
+    assert "| torch | none | future | none | none | none | identical |" in text
+    assert "| torch | none | future | none | none | two_batch | 5 DIFFERENT |" in text
+    assert "2 ran, 1 of them wrong; 0 refused by a rule." in text
+
+
+def test_one_that_breaks_is_shown_and_the_table_goes_on(monkeypatch, capsys):
+    only(
+        monkeypatch, ("none", "future", "none", "none", "two_batch"), ("none", "none", "none", "none", "none")
+    )
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of streams\nand more")
+
+    monkeypatch.setattr(driver, "_joined", broken)
+    assert main(ARGUMENTS) == 1
+    text = capsys.readouterr().out
+    assert "FAILED: RuntimeError: out of streams |" in text
+    assert "| torch | none | none | none | none | none | identical |" in text
+
+
+@pytest.mark.parametrize("listed", [lambda: TORCH, accepted_triton], ids=["torch", "triton"])
+def test_a_few_combinations_cover_every_pair(listed: Callable[[], Sequence[Cell]]):
+    every = listed()
+    few = covering(every)
+    assert len(few) < len(every) / 3
+
+    def pairs(cells):
+        return {pair for cell in cells for pair in combinations._pairs(cell)}
+
+    assert pairs(few) == pairs(every)
+    assert len(TRITON) == len(TORCH)
