@@ -20,6 +20,7 @@ from engine.graphs.cost import CaptureCost, total
 from engine.graphs.recording import Recording, record
 
 T = TypeVar("T")
+LEAST_FREE = 512 << 20  # bytes of device memory below which no further graph is made
 
 
 class Captured(ABC):
@@ -55,6 +56,10 @@ class Capturer(ABC):
         cost.seconds += time.perf_counter() - start
         cost.bytes += size
         return captured, result
+
+    def has_room(self) -> bool:
+        """Whether the device has memory for another graph, with some left for everybody else."""
+        return True
 
     @property
     def cost(self) -> CaptureCost:
@@ -125,6 +130,10 @@ class CudaCapturer(Capturer):
         memory = torch.as_tensor(_Borrowed(storage.data_ptr(), storage.nbytes()), device=result.device)
         typed = memory.view(result.dtype)
         return typed.as_strided(result.shape, result.stride(), result.storage_offset())
+
+    def has_room(self) -> bool:
+        free: int = torch.cuda.mem_get_info(self._device)[0]
+        return free > LEAST_FREE
 
     def _another(self) -> Capturer:
         return CudaCapturer(self._device)

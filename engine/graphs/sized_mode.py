@@ -49,7 +49,8 @@ class SizedGraph(GraphMode):
     def hesitation(self, context: ModeContext) -> Hesitation:
         """When to capture while serving."""
         largest = self.batch_sizes(context).largest
-        return Hesitation(self.config.capture_after, largest, context.metrics)
+        room = context.capturer.has_room
+        return Hesitation(self.config.capture_after, largest, context.metrics, room)
 
     def announce(self, name: str, context: ModeContext) -> None:
         """Say what a user of this device should not expect."""

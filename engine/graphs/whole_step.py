@@ -87,11 +87,8 @@ class GraphedStep(Step):
         )
 
     def prepare(self, step: ScheduledStep) -> None:
-        size = self._sizes.fit(len(step.rows))
-        if size is not None:
-            kind = Kind.of(step, size)
-            if kind not in self._graphs:
-                self._capture(kind)
+        with self._hesitation.at_once():
+            self._graph(step)
 
     def run(self, step: ScheduledStep, inputs: StepInputs, host_lens: tuple[int, ...] | None) -> StepOutput:
         if step.mode is not Mode.VERIFY or not step.rows:

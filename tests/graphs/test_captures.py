@@ -13,6 +13,7 @@ from support.static_attention import ids, static_engine
 
 from engine.batch import SamplingClass
 from engine.errors import InternalError
+from engine.graphs.capture import CpuCapturer
 from engine.graphs.hesitation import MOST_GRAPHS, Hesitation
 from engine.graphs.whole_step import GraphedStep, Kind
 from engine.llm import LLM
@@ -161,12 +162,12 @@ def test_adaptive_widths_are_judged_by_graphed_steps(graph: str) -> None:
     options = ("spec=ngram", "spec.drafts=2", "spec.branches=1", "step_costs=measure")
     with static_engine(*BASE, f"graph={graph}", *options) as llm:
         assert llm.step_costs is not None
-        assert {1, 2, 3} == {width for _, width in llm.step_costs.seconds}
+        measured = set(llm.step_costs.seconds)
+        assert {1, 2, 3} == {width for _, width in measured}
         assert llm.metrics.eager_decode_steps == 0
         assert llm.metrics.capture_pauses == 0
-        assert llm.metrics.captures[graph].captures == 3 * 3
+        assert llm.metrics.captures[graph].captures == len(measured | {(size, 3) for size in (1, 2, 4)})
         same(samples(llm, "greedy"), reference("greedy"))
-        assert llm.metrics.eager_decode_steps == 0
 
 
 def test_a_step_that_reads_a_device_value_is_refused() -> None:
@@ -189,19 +190,38 @@ def test_stages_within_a_graph_are_not_timed_and_it_is_said() -> None:
 
 
 def test_graphs_do_not_grow_without_end(caplog: pytest.LogCaptureFixture) -> None:
-    hesitation = Hesitation(0, 8, EngineMetrics())
+    hesitation = Hesitation(0, 8, EngineMetrics(), lambda: True)
     assert hesitation.worth_it("kind", MOST_GRAPHS - 1)
     caplog.set_level(logging.WARNING, "syncless")
     assert not any(hesitation.worth_it("kind", MOST_GRAPHS) for _ in range(3))
     assert len(caplog.records) == 1
 
 
-def test_at_start_nothing_waits_for_patience() -> None:
+def test_no_graph_is_made_where_no_memory_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "syncless")
+    with static_engine(*PLAIN) as llm:
+        plain = ids(llm, [[4, 5]], GREEDY)
+    capturer = CpuCapturer()
+    vars(capturer)["has_room"] = lambda: capturer.cost.captures < 2
+    with static_engine(*BASE, "graph=step", parts={"capturer": capturer}) as llm:
+        assert {kind.size for kind in kinds(llm)} == {2, 4}, "the largest came first"
+        assert ids(llm, [[4, 5]], GREEDY) == plain
+        assert llm.metrics.eager_decode_steps == llm.metrics.decode_steps
+    told = [record.message for record in caplog.records if "no memory left" in record.message]
+    assert len(told) == 1
+    assert "cache.tokens" in told[0]
+
+
+def test_at_start_nothing_waits_for_patience_and_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:
     metrics = EngineMetrics()
-    hesitation = Hesitation(5, 8, metrics)
-    with hesitation.at_once():
-        assert hesitation.worth_it("kind", 0)
+    caplog.set_level(logging.WARNING, "syncless")
+    hesitation = Hesitation(5, 8, metrics, lambda: True)
+    for serving in (False, True):
+        metrics.decode_steps = int(serving)
+        with hesitation.at_once():
+            assert hesitation.worth_it("kind", 0)
         with hesitation.pause():
-            pass
-    assert metrics.capture_pauses == 0
+            hesitation.too_large(9)
+            hesitation.eager()
+        assert metrics.capture_pauses == metrics.eager_decode_steps == len(caplog.records) == int(serving)
     assert [hesitation.worth_it("other", 0) for _ in range(7)] == [False] * 5 + [True] * 2
