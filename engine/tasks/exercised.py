@@ -18,6 +18,10 @@ _NAMES = {
     "cached_tokens": "cached prompt tokens",
     "retractions": "retractions",
     "overshoot_tokens": "tokens dropped behind an end",
+    "graph_prefills": "prefill passes from graphs",
+    "eager_prefills": "prefill passes outside of graphs",
+    "split_passes": "passes in two halves",
+    "unsplit_passes": "passes below the size that is split",
 }
 
 
