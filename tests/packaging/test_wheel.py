@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -91,3 +92,25 @@ def test_module_runs_from_any_folder_and_reads_its_own_conf(installed, tmp_path)
     shown = run([sys.executable, "-m", "engine", "--info", "searchpath"], installed, tmp_path)
     assert f"file://{installed}/conf" in shown.stdout
     assert str(ROOT) not in shown.stdout
+
+
+def test_a_copied_run_of_the_checkout_is_repeated_by_the_wheel(installed, tmp_path):
+    """From the folder alone, elsewhere: identical ids, the same batches, the same code by its hash."""
+    first, copied, elsewhere = (tmp_path / name for name in ("first", "copied", "elsewhere"))
+    elsewhere.mkdir()
+    arguments = ["model=tiny", "device=cpu", "sampling=creative", "sampling.max_tokens=8", "arrivals=poisson"]
+    made = run(
+        [sys.executable, "-m", "engine", *arguments, "arrivals.rate=200", f"hydra.run.dir={first}"],
+        ROOT,
+        tmp_path,
+    )
+    assert made.returncode == 0, made.stderr
+    shutil.copytree(first, copied)
+    shutil.rmtree(first)
+    done = run([sys.executable, "-m", "engine.replay", str(copied), "task.format=json"], installed, elsewhere)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["identical"], document["courses"][0]["parted"]) == (True, None)
+    assert document["answers"] >= 8
+    assert not [name for name in document["changed"] if not name.startswith("packages.")]
+    assert json.loads((Path(document["run"]) / "run.json").read_text())["git"] is None

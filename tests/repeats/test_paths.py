@@ -1,4 +1,4 @@
-"""Folders and files of any name, in any place: copied, moved, inside a sweep, with every sign of a grammar."""
+"""Folders and files of any name, in any place: copied, moved, inside a sweep, with the signs of grammars."""
 
 from __future__ import annotations
 
