@@ -7,7 +7,7 @@ are read beside them. Activations, norms and launches are left out: that is what
 from __future__ import annotations
 
 from benchmarks.ceilings import Ceilings
-from engine.memory import kv_layout
+from engine.footprints import kv_layout
 from engine.models.shape import ModelShape
 
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}

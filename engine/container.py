@@ -9,6 +9,7 @@ from __future__ import annotations
 from dependency_injector import containers
 from dependency_injector.providers import Callable, Configuration, Dict, List, Object, Singleton
 
+from engine import budget as memory
 from engine import draft_factories as drafting
 from engine import factories as make
 from engine import mode_factories as moding
@@ -46,12 +47,26 @@ class EngineContainer(containers.DeclarativeContainer):
     policy = Singleton(make.part, config.scheduler, "scheduler")
     cache_config = Singleton(make.typed, config.cache, "cache")
     cache = Singleton(make.prefix_cache, config.cache, cache_config, plan)
-    sizes = Singleton(make.sizes, cache_config, policy.provided.config, model, draft, plan, device)
-    pool = Singleton(make.kv_pool, model, sizes, device, config.overlap)
-
     graph = Singleton(make.part, config.graph, "graph")
     pcg = Singleton(make.part, config.pcg, "pcg")
     tbo = Singleton(make.part, config.tbo, "tbo")
+    wanted = Singleton(
+        memory.wanted,
+        cache_config,
+        policy.provided.config,
+        model,
+        dtype,
+        plan,
+        draft,
+        config.attention,
+        config.spec,
+        Singleton(memory.Modes, graph, pcg, tbo),
+        device,
+    )
+    budget = Singleton(memory.budget, wanted, device)
+    sizes = budget.provided.sizes
+    pool = Singleton(make.kv_pool, model, sizes, device, config.overlap)
+
     capturer = Singleton(make_capturer, device)
     kernels = Singleton(make.kernel_choices, config.kernels, device, config.attention)
     attention = Singleton(make.attention, config.attention, model, sizes, device, "target", tbo, kernels)

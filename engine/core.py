@@ -20,6 +20,7 @@ from engine.errors import UserError
 from engine.interrupts import HeldInterrupt
 from engine.kernel_choices.table import as_document as choices_document
 from engine.loading import LineProgress
+from engine.memory import MemoryPlan
 from engine.models.shape import ModelShape
 from engine.params import SamplingParams, mix64
 from engine.request import Delta, Request, RequestOutput, collect, expand
@@ -55,6 +56,7 @@ class EngineCore:
         self.max_context: int = container.sizes().context  # longest prompt and answer together
         self.spec = container.plan()
         self.captured_sizes: tuple[int, ...] = container.captured()  # batch sizes of decode graphs
+        self.memory_plan: MemoryPlan = container.budget().plan
         self.kv_tokens: int = container.sizes().pages * container.sizes().page_size
         self.step_costs = container.costs()  # None where nobody asked for them
         costs = self.step_costs

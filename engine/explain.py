@@ -6,25 +6,20 @@ Plain data from class facts and shapes: no weights, no device, no torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from engine.compose import Resolved, compose
 from engine.conf_tree import conf_tree
 from engine.facts import Facts, Slot, gather
+from engine.footprints import kv_layout
 from engine.kernel_choices.described import described
-from engine.memory import (
-    MemoryPlan,
-    PlanSizes,
-    auto_context,
-    auto_tokens,
-    kv_layout,
-    longest_owned,
-    memory_plan,
-)
+from engine.memory import MemoryPlan, memory_plan
+from engine.needs import USUAL_STATES, Needs
 from engine.overrides import chosen_options
+from engine.pool_size import AUTO, MARGIN_BYTES, Owned, auto_context, cpu_tokens
 from engine.rules import Verdict, verdicts
-from engine.rules.graphs import host_length_causes, planned_sizes
+from engine.rules.graphs import host_length_causes, planned_prefills, planned_sizes
 
 
 @dataclass(frozen=True)
@@ -84,35 +79,55 @@ def explain_config(config: Mapping[str, Any], overrides: Sequence[str]) -> Expla
 
 def plan(facts: Facts) -> MemoryPlan | None:
     """The memory plan, as far as shapes and configs tell."""
-    if facts.shape is None or facts.weights is None or facts.compute is None:
+    if (
+        facts.shape is None
+        or facts.weights is None
+        or facts.compute is None
+        or facts.slots[0].backend is None
+    ):
         return None
-    draft = facts.draft_memory
-    page_size = facts.option("cache", "page_size") or 1
-    context = auto_context(facts.option("cache", "max_context") or "auto", facts.shape.longest)
-    running = facts.option("scheduler", "max_running") or 1
-    tokens = facts.option("cache", "tokens")
+    needs = _needs(facts)
+    owned = Owned(needs.page_size, facts.width, facts.spec.draft_slots).slots(needs.context)
+    tokens, draft = facts.option("cache", "tokens"), facts.draft_memory
+    on_cpu = needs.device == "cpu"
     automatic = not isinstance(tokens, int)
     if automatic:
         per_token = kv_layout(facts.shape, facts.compute).bytes_per_token()
         per_token += 0 if draft is None else draft.kv_per_token
-        on_cpu = facts.device.kind == "cpu"
-        owned = longest_owned(context, page_size, facts.width, facts.spec.draft_slots)
-        tokens = auto_tokens(owned, running, per_token, None) if on_cpu else owned
-    sizes = PlanSizes(
-        tokens=tokens // page_size * page_size,
-        page_size=page_size,
-        context=context,
-        max_running=running,
-        chunk=facts.option("scheduler", "chunk_tokens") or context,
-        width=facts.width,
-        relay_bytes=0 if draft is None else draft.relay_per_row,
-        at_least=automatic and facts.device.kind != "cpu",
-        draft_slots=facts.spec.draft_slots,
-        scratch=facts.spec.scratch,
-        graphs=len(planned_sizes(facts)) if facts.device.kind == "cuda" else 0,
-        draft_passes=facts.spec.longest_run if facts.spec.draft else 0,
+        tokens = cpu_tokens(owned, needs.running, per_token) if on_cpu else owned
+    sizes = replace(
+        needs.sizes(),
+        tokens=tokens // needs.page_size * needs.page_size,
+        at_least=automatic and not on_cpu,
+        margin=0 if on_cpu else MARGIN_BYTES,
     )
     return memory_plan(facts.shape, facts.weights, facts.compute, sizes, draft)
+
+
+def _needs(facts: Facts) -> Needs:
+    assert facts.shape is not None
+    assert facts.compute is not None
+    draft, running = facts.draft_memory, facts.option("scheduler", "max_running") or 1
+    context = auto_context(facts.option("cache", "max_context") or AUTO, facts.shape.longest)
+    chunk = facts.option("scheduler", "chunk_tokens") or context
+    device = "cpu" if facts.device.kind == "cpu" else "cuda"
+    return Needs(
+        shape=facts.shape,
+        compute=facts.compute,
+        page_size=facts.option("cache", "page_size") or 1,
+        context=context,
+        running=running,
+        chunk=chunk,
+        plan=facts.spec,
+        attention=facts.cfg["attention"],
+        spec=facts.cfg["spec"],
+        states=0 if draft is None else USUAL_STATES,
+        relay=0 if draft is None else draft.relay_per_row,
+        decode_graphs=len(planned_sizes(facts)),
+        prefill_graphs=planned_prefills(facts, chunk, device),
+        lanes=2 if facts.flag("tbo", "splits_batch", False) else 1,
+        device=device,
+    )
 
 
 def slot_row(slot: Slot) -> dict[str, Any]:
@@ -157,6 +172,4 @@ def kernels_text(facts: Facts) -> str:
 
 def plan_dict(found: MemoryPlan | None) -> Mapping[str, Any] | None:
     """Bytes by name, with the arithmetic in words."""
-    if found is None:
-        return None
-    return {"total_bytes": found.total, "items": [asdict(item) for item in found.items]}
+    return None if found is None else found.as_dict()

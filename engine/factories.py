@@ -24,12 +24,11 @@ from engine.futures import FutureMap
 from engine.kernel_choices.source import AUTO, LIBRARY, Found, find
 from engine.kernel_choices.table import INTERPRETER, Circumstances
 from engine.kv_pool import KVPool
-from engine.memory import auto_context, auto_tokens, longest_owned
 from engine.metrics import EngineMetrics
 from engine.models.base import CausalLM, LoadedModel
 from engine.models.source import ModelSource, Progress
 from engine.modes import BatchMode
-from engine.policy import Policy, SchedulerConfig
+from engine.policy import Policy
 from engine.request import Request
 from engine.sampling.columns import SamplingColumns, pack_rows
 from engine.scheduler import Scheduler
@@ -39,7 +38,7 @@ from engine.table import RequestTable, TableSize
 from engine.text.stream import TextStream
 from engine.upload import Uploader
 from kernels.linear_plan import NO_CHOICES, Choices
-from speculative.base import DraftModel, SpecPlan, Speculator
+from speculative.base import SpecPlan, Speculator
 from speculative.width import WidthPolicy
 
 logger = logging.getLogger("syncless")
@@ -110,33 +109,6 @@ def dtype(source: ModelSource, on: torch.device, attention_node: Node) -> str:
 def loaded_model(source: ModelSource, on: torch.device, weights: str, progress: Progress) -> LoadedModel:
     """Read the weights."""
     return source.load(str(on), weights, progress)
-
-
-def sizes(
-    cache: PrefixCache.Config,
-    limits: SchedulerConfig,
-    model: CausalLM,
-    draft: DraftModel | None,
-    plan: SpecPlan,
-    on: torch.device,
-) -> Sizes:
-    """Resolve the automatic sizes; the weights, the draft's too, are on the device by now."""
-    context = auto_context(cache.max_context, model.shape.longest)
-    tokens = cache.tokens
-    if tokens == "auto":
-        per_token = model.kv_layout.bytes_per_token()
-        per_token += 0 if draft is None else draft.kv_layout.bytes_per_token()
-        owned = longest_owned(context, cache.page_size, plan.width, plan.draft_slots)
-        tokens = auto_tokens(owned, limits.max_running, per_token, _free_bytes(on))
-    pages = tokens // cache.page_size
-    if pages < 1:
-        raise UserError(f"cache.tokens={tokens} is less than one page of cache.page_size={cache.page_size}")
-    return Sizes(pages, cache.page_size, context, limits.max_running, plan.width, plan.draft_slots)
-
-
-def _free_bytes(on: torch.device) -> int | None:
-    """Free device memory; None on the CPU, whose pool grows page by page as it is touched."""
-    return int(torch.cuda.mem_get_info(on)[0]) if on.type == "cuda" else None
 
 
 def kv_pool(model: CausalLM, size: Sizes, on: torch.device, overlap: Node) -> KVPool:

@@ -1,36 +1,41 @@
-"""The memory plan: what a configuration will hold, in bytes, from shapes alone. Free of torch.
+"""The memory plan: what a configuration will hold, line by line, from shapes alone. Free of torch.
 
-Knows sizes and nothing of who allocates them. Weights are an estimate within a few percent (packing of
-quantised blocks differs by tensor) and so is the workspace; pool, rows and columns are exact.
+Knows sizes; the arithmetic of each part is in engine.footprints, the size of the KV pool in engine.pool_size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from engine.batch import KVGroup, KVLayout
+from engine.footprints import (
+    KERNEL_BYTES,
+    Graphs,
+    Passes,
+    decode_bytes,
+    kernels_of,
+    kv_layout,
+    parameters,
+    prefill_bytes,
+    prefill_graph_bytes,
+    row_bytes,
+    weight_bytes,
+)
 from engine.models.shape import ModelShape
 from engine.sampling.limits import column_bytes
-from engine.scheduling.reservation import Reservation
 from speculative.base import DraftMemory
-
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "int64": 8, "bool": 1}
-INT4_BYTES = 0.5 + 4 / 32  # half a byte a weight, and a bfloat16 scale and zero for every 32
-CPU_POOL_BYTES = 256 << 20  # automatic KV pool on a CPU, which shares its memory with everything else
-CPU_POOL_TOKENS = 65536
-KERNEL_BYTES = 64 << 10  # of a captured launch: a rule of thumb; a run's result says what its graphs took
-LAYER_KERNELS, STEP_KERNELS, DRAFT_KERNELS = 12, 60, 30  # in a decode step: a layer, the rest, a draft's pass
-GPU_SHARE = 0.85  # of the free device memory after the weights; the rest is workspace
 
 
 @dataclass(frozen=True)
 class MemoryItem:
-    """One line of the plan. how: the arithmetic in words."""
+    """One line of the plan. how: the arithmetic in words. beside: it is made after the weights, and is not
+    part of the KV pool, whose size depends on it."""
 
     name: str
     bytes: int
     how: str
+    beside: bool = True
 
 
 @dataclass(frozen=True)
@@ -43,25 +48,50 @@ class MemoryPlan:
     def total(self) -> int:
         return sum(item.bytes for item in self.items)
 
+    @property
+    def beside(self) -> int:
+        """What has to be free beside the KV pool, once the weights are there."""
+        return sum(item.bytes for item in self.items if item.beside)
+
+    def line(self) -> str:
+        """The plan in one line."""
+        return f"memory: {', '.join(f'{item.name} {human(item.bytes)}' for item in self.items)}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Bytes by name, with the arithmetic in words."""
+        rows = [{"name": item.name, "bytes": item.bytes, "how": item.how} for item in self.items]
+        return {"total_bytes": self.total, "items": rows}
+
 
 @dataclass(frozen=True)
 class PlanSizes:
-    """What buffers are sized by. tokens: KV slots; context: longest request; width: drafts + 1; chunk: tokens
-    of the largest prefill pass; columns: whether the rows carry penalty counts."""
+    """What buffers are sized by. tokens: KV slots; context: longest request; columns: whether the rows carry
+    penalty counts. scratch: KV slots a row beside the draft's pages. attention: bytes that backends work in.
+    margin: bytes left alone, on a device that runs out of memory. at_least: the pool takes what is free,
+    `tokens` at least."""
 
     tokens: int
     page_size: int
     context: int
-    max_running: int
-    chunk: int
-    width: int = 1
+    passes: Passes
+    graphs: Graphs = field(default_factory=Graphs)
     columns: bool = True
-    relay_bytes: int = 0  # a row
-    at_least: bool = False  # the pool takes what is free, `tokens` at least
-    draft_slots: int = 0  # positions that a chain drafts ahead
-    scratch: int = 0  # KV slots a row beside the draft's pages
-    graphs: int = 0  # decode graphs captured at start
-    draft_passes: int = 0  # of a draft model in a decode step
+    relay_bytes: int = 0
+    draft_slots: int = 0
+    scratch: int = 0
+    attention: int = 0
+    margin: int = 0
+    at_least: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Of the request table; row 0 is padding."""
+        return self.passes.running + 1
+
+    @property
+    def row_context(self) -> int:
+        """Positions of a row: a late step writes past the longest request."""
+        return self.context + 3 * self.passes.width + self.draft_slots
 
 
 def memory_plan(
@@ -71,113 +101,73 @@ def memory_plan(
     model beside the target."""
     slots = sizes.tokens + sizes.page_size
     per_token = kv_layout(shape, compute).bytes_per_token()
-    rows, context = sizes.max_running + 1, sizes.context + 3 * sizes.width + sizes.draft_slots
-    items: tuple[MemoryItem, ...] = (
-        MemoryItem("weights", weight_bytes(shape, weights), f"{parameters(shape):,} parameters in {weights}"),
-        MemoryItem("kv pool", slots * per_token, _pool_text(slots, per_token, compute, sizes)),
-        MemoryItem("rows", row_bytes(rows, context, sizes), _rows_text(rows, context, sizes)),
+    items = (
         MemoryItem(
-            "sampling columns",
-            column_bytes(rows, shape.vocab_size, penalties=sizes.columns),
-            f"{rows} rows" + (f" with counts of {shape.vocab_size:,} tokens" if sizes.columns else ""),
+            "weights",
+            weight_bytes(shape, weights),
+            f"{parameters(shape):,} parameters in {weights}",
+            beside=False,
         ),
-        MemoryItem(
-            "workspace",
-            workspace_bytes(shape, compute, sizes),
-            f"logits of {sizes.max_running * sizes.width} tokens, activations of {sizes.chunk}",
-        ),
+        MemoryItem("kv pool", slots * per_token, _pool_text(slots, per_token, compute, sizes), beside=False),
+        *_row_items(shape, sizes),
+        *_pass_items(shape, compute, sizes),
+        *_graph_items(shape, compute, sizes),
     )
-    items += graph_items(shape, sizes)
-    return MemoryPlan(items if draft is None else items + draft_items(draft, sizes))
+    drafts = () if draft is None else _draft_items(draft, sizes)
+    margin = MemoryItem("margin", sizes.margin, "the driver, libraries, gaps between allocations")
+    return MemoryPlan((*items, *drafts, *([margin] if sizes.margin else [])))
 
 
-def graph_items(shape: ModelShape, sizes: PlanSizes) -> tuple[MemoryItem, ...]:
-    """What decode graphs add. Their tensors are the workspace's; the driver keeps a copy of every launch."""
-    if not sizes.graphs:
-        return ()
-    kernels = shape.num_layers * LAYER_KERNELS + STEP_KERNELS + sizes.draft_passes * DRAFT_KERNELS
-    text = f"{sizes.graphs} of about {kernels} kernels, some {human(KERNEL_BYTES)} each in the driver"
-    return (MemoryItem("decode graphs", sizes.graphs * kernels * KERNEL_BYTES, text),)
+def _row_items(shape: ModelShape, sizes: PlanSizes) -> Iterable[MemoryItem]:
+    rows, context = sizes.rows, sizes.row_context
+    relay = f", {sizes.relay_bytes:,} bytes of relay each" if sizes.relay_bytes else ""
+    taken = row_bytes(rows, context, sizes.page_size, sizes.relay_bytes)
+    yield MemoryItem("rows", taken, f"{rows} rows of {context:,} positions{relay}")
+    counts = f" with counts of {shape.vocab_size:,} tokens" if sizes.columns else ""
+    taken = column_bytes(rows, shape.vocab_size, penalties=sizes.columns)
+    yield MemoryItem("sampling columns", taken, f"{rows} rows{counts}")
 
 
-def draft_items(draft: DraftMemory, sizes: PlanSizes) -> tuple[MemoryItem, ...]:
+def _pass_items(shape: ModelShape, compute: str, sizes: PlanSizes) -> Iterable[MemoryItem]:
+    passes = sizes.passes
+    needs = decode_bytes(shape, compute, passes), prefill_bytes(shape, compute, passes)
+    logits = f"logits of {passes.running * passes.width} tokens"
+    yield MemoryItem("workspace", max(needs), f"{logits}, or activations of {passes.chunk}")
+    if sizes.attention:
+        yield MemoryItem("attention workspace", sizes.attention, "what the attention backends work in")
+
+
+def _graph_items(shape: ModelShape, compute: str, sizes: PlanSizes) -> Iterable[MemoryItem]:
+    """Graphs keep intermediates in memory of their own, and the driver keeps a copy of every launch."""
+    graphs, passes = sizes.graphs, sizes.passes
+    decode, prefill = kernels_of(shape, graphs)
+    each = f"kernels, some {human(KERNEL_BYTES)} each in the driver, and a workspace"
+    if graphs.decode:
+        taken = graphs.decode * decode * KERNEL_BYTES + decode_bytes(shape, compute, passes)
+        yield MemoryItem("decode graphs", taken, f"{graphs.decode} of about {decode} {each}")
+    if graphs.prefill:
+        own = prefill_graph_bytes(shape, compute, passes, graphs)
+        taken = graphs.prefill * graphs.lanes * prefill * KERNEL_BYTES + own
+        yield MemoryItem(
+            "prefill graphs", taken, f"{graphs.prefill * graphs.lanes} of about {prefill} {each}"
+        )
+
+
+def _draft_items(draft: DraftMemory, sizes: PlanSizes) -> Iterable[MemoryItem]:
     """What a draft model adds: its weights, and its KV under the target's pages."""
-    rows = sizes.max_running + 1
-    slots = sizes.tokens + sizes.page_size + rows * sizes.scratch
-    beside = f", {rows * sizes.scratch:,} of them beside the pages" if sizes.scratch else ""
-    pool = f"{'at least ' if sizes.at_least else ''}{slots:,} slots of {draft.kv_per_token:,} bytes{beside}"
-    return (
-        MemoryItem(
-            "draft weights", draft.weights, "its own matrices; what it shares with the target counts there"
-        ),
-        MemoryItem("draft kv pool", slots * draft.kv_per_token, pool),
-    )
+    slots, scratch = sizes.tokens + sizes.page_size, sizes.rows * sizes.scratch
+    least = "at least " if sizes.at_least else ""
+    shared = "its own matrices; what it shares with the target counts there"
+    pool = f"{least}{slots:,} slots of {draft.kv_per_token:,} bytes"
+    yield MemoryItem("draft weights", draft.weights, shared, beside=False)
+    yield MemoryItem("draft kv pool", slots * draft.kv_per_token, pool, beside=False)
+    if scratch:
+        yield MemoryItem("draft scratch", scratch * draft.kv_per_token, f"{scratch:,} slots beside the pages")
 
 
 def _pool_text(slots: int, per_token: int, compute: str, sizes: PlanSizes) -> str:
     text = f"{slots:,} slots of {per_token:,} bytes in {compute}"
-    return f"at least {text}; {GPU_SHARE:.0%} of what is free after the weights" if sizes.at_least else text
-
-
-def _rows_text(rows: int, context: int, sizes: PlanSizes) -> str:
-    relay = f", {sizes.relay_bytes:,} bytes of relay each" if sizes.relay_bytes else ""
-    return f"{rows} rows of {context:,} positions{relay}"
-
-
-def kv_layout(shape: ModelShape, compute: str) -> KVLayout:
-    """What a decoder of this shape keeps per token."""
-    return KVLayout((KVGroup(shape.num_layers, shape.num_kv_heads, shape.head_dim),), compute)
-
-
-def parameters(shape: ModelShape) -> int:
-    """All weights; a tied head counts once."""
-    return _embedding(shape) * (1 if shape.tied else 2) + _layers(shape) + shape.hidden_size
-
-
-def weight_bytes(shape: ModelShape, dtype: str) -> int:
-    """int4 packs the layers' matrices; embedding, head and norms stay in bfloat16."""
-    if dtype != "int4":
-        return parameters(shape) * BYTES[dtype]
-    rest = parameters(shape) - _layers(shape)
-    return int(_layers(shape) * INT4_BYTES) + rest * BYTES["bfloat16"]
-
-
-def row_bytes(rows: int, context: int, sizes: PlanSizes) -> int:
-    """Tokens, lengths, page table and what a drafter relays."""
-    pages = -(-context // sizes.page_size)
-    return rows * ((context + 1 + pages) * BYTES["int32"] + sizes.relay_bytes)
-
-
-def workspace_bytes(shape: ModelShape, compute: str, sizes: PlanSizes) -> int:
-    """The widest intermediate of a pass; fp32 logits of a full decode batch, with a copy for filters."""
-    widest = max(shape.hidden_size + shape.q_size + 2 * shape.kv_size, 3 * shape.intermediate_size)
-    tokens = max(sizes.chunk, sizes.max_running * sizes.width)
-    logits = sizes.max_running * sizes.width * shape.vocab_size * BYTES["float32"]
-    return tokens * widest * BYTES[compute] + 2 * logits
-
-
-def auto_context(max_context: int | str, longest: int) -> int:
-    """ "auto": what the model was made for."""
-    return longest if max_context == "auto" else min(int(max_context), longest)
-
-
-def longest_owned(context: int, page_size: int, width: int, draft_slots: int) -> int:
-    """KV slots that a request of `context` tokens may come to own, in whole pages: more than it has tokens,
-    since a step with drafts writes ahead of what will be accepted."""
-    most = max(context, Reservation(width, draft_slots).worst(context))
-    return -(-most // page_size) * page_size
-
-
-def auto_tokens(context: int, max_running: int, per_token: int, free_bytes: int | None) -> int:
-    """Tokens of an automatic KV pool: one full context at least, every row's context at most.
-
-    context: what the longest request owns, as from `longest_owned`. free_bytes: free device memory once the
-    weights are there; None on a CPU, where the pool stays small.
-    """
-    wanted = context * max_running
-    if free_bytes is None:
-        return min(wanted, max(context, min(CPU_POOL_BYTES // per_token, CPU_POOL_TOKENS)))
-    return min(wanted, int(free_bytes * GPU_SHARE) // per_token)
+    return f"at least {text}; as many more as are free beside all else" if sizes.at_least else text
 
 
 def human(size: float) -> str:
@@ -193,15 +183,3 @@ def plan_rows(plan: MemoryPlan) -> Iterable[tuple[str, str, str]]:
     """(name, size, how) of every line, the sum last."""
     yield from ((item.name, human(item.bytes), item.how) for item in plan.items)
     yield ("total", human(plan.total), "")
-
-
-def _embedding(shape: ModelShape) -> int:
-    return shape.vocab_size * shape.hidden_size
-
-
-def _layers(shape: ModelShape) -> int:
-    attention = shape.hidden_size * (2 * shape.q_size + 2 * shape.kv_size)
-    biases = (shape.q_size + 2 * shape.kv_size) if shape.qkv_bias else 0
-    biases += shape.hidden_size if shape.o_bias else 0
-    norms = 2 * shape.hidden_size + (2 * shape.head_dim if shape.qk_norm else 0)
-    return shape.num_layers * (attention + biases + norms + 3 * shape.hidden_size * shape.intermediate_size)

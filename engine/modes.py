@@ -88,6 +88,12 @@ class GraphMode(ExecutionMode):
 class PrefillMode(ExecutionMode):
     """What of a prefill pass is captured."""
 
+    @classmethod
+    def planned_graphs(cls, config: Any, largest: int, running: int, device: str) -> tuple[int, int]:
+        """(passes that are captured in the end, tokens of the largest), for the memory plan. largest: tokens
+        of the largest pass; running: requests in it at most; device: "cpu" or "cuda"."""
+        return 0, 0
+
     def passes(self, inner: Passes, context: ModeContext) -> Passes:
         """Around the pieces between attention calls."""
         return inner

@@ -100,13 +100,24 @@ class FullPrefill(PrefillMode):
 
     def runner(self, inner: ModelRunner, context: ModeContext) -> ModelRunner:
         _say_what_a_cpu_is_good_for("full", context)
-        counts = request_counts(self.config.requests, context.max_running)
+        counts = self._counts(context.max_running)
         limits = whole.Limits(counts, context.context, context.longest, context.page_size)
         chosen = buckets(self.config.buckets, context)
         driver = whole.WholePrefill(inner.driver, chosen, limits, context.capturer.beside(), context.metrics)
         if self.config.capture == START:
             driver.prepare(_device(inner), context.progress)
         return runners.ModelRunner(inner.model, inner.attention, inner.pool, driver)
+
+    def _counts(self, max_running: int) -> tuple[int, ...]:
+        asked = self.config.requests
+        beyond = [] if isinstance(asked, str) else [count for count in asked if count > max_running]
+        if beyond:
+            log.warning(
+                "pcg.requests: no pass has more than scheduler.max_running=%d prompts; not captured: %s",
+                max_running,
+                ", ".join(map(str, beyond)),
+            )
+        return request_counts(asked, max_running)
 
 
 def _device(runner: ModelRunner) -> torch.device:

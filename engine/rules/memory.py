@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.facts import Facts
-from engine.memory import auto_context
+from engine.pool_size import auto_context
 from engine.rules.base import Answer, Rule, not_applicable, ok, unknown, violated
 
 

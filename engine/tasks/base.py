@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
 
 if TYPE_CHECKING:
+    from engine.memory import MemoryPlan
     from engine.metrics import EngineMetrics
     from engine.models.shape import ModelShape
     from engine.params import SamplingParams
@@ -41,6 +42,7 @@ class TextEngine(Protocol):
     max_context: int  # tokens that a prompt and its answer may have together
     model_files: Mapping[str, str]
     metrics: EngineMetrics
+    memory_plan: MemoryPlan
     spec: SpecPlan  # of its draft algorithm
     step_costs: StepCosts | None  # that its widths were chosen by; None: nobody asked for them
 

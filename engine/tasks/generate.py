@@ -88,15 +88,19 @@ class Generate(Task):
 
 
 def record_engine(context: TaskContext, engine: TextEngine) -> None:
-    """Provenance that is known only now: the seed in use, the device, the weight files, the step costs."""
+    """Provenance that is known only now: the seed in use, the device, the weight files, what memory is for,
+    the step costs."""
     if engine.step_costs is not None:
         write_json(context.folder().path / STEP_COSTS, as_document(engine.step_costs))
     context.folder().record(
         seed=engine.seed,
         dtype=engine.dtype,
         model_files=dict(engine.model_files),
+        memory=engine.memory_plan.as_dict(),
         **device_facts(engine.device),
     )
+    if engine.device != "cpu":  # a CPU's memory is not divided beforehand
+        print(engine.memory_plan.line(), file=context.stderr)
 
 
 def _result(

@@ -7,8 +7,8 @@ import pytest
 from engine import rules
 from engine.compose import compose
 from engine.errors import UserError
-from engine.memory import auto_context
 from engine.models.smollm2 import SHAPE
+from engine.pool_size import auto_context
 
 
 def test_the_automatic_context_stays_within_the_window() -> None:

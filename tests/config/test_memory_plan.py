@@ -8,30 +8,19 @@ import pytest
 import torch
 
 from engine.batch import KVGroup, KVLayout
+from engine.footprints import Graphs, Passes, kv_layout, parameters, weight_bytes
 from engine.kv_pool import KVPool
-from engine.memory import (
-    CPU_POOL_BYTES,
-    CPU_POOL_TOKENS,
-    GPU_SHARE,
-    PlanSizes,
-    auto_context,
-    auto_tokens,
-    human,
-    kv_layout,
-    memory_plan,
-    parameters,
-    weight_bytes,
-)
+from engine.memory import PlanSizes, human, memory_plan
 from engine.models.shape import ModelShape
 from engine.sampling.columns import SamplingColumns
 from engine.table import RequestTable, TableSize
-from speculative.base import RelayField
+from speculative.base import DraftMemory, RelayField
 
 SMOL = ModelShape("llama", 49152, 576, 30, 9, 3, 64, 1536, 8192, tied=True)
 LLAMA8B = ModelShape("llama", 128256, 4096, 32, 32, 8, 128, 14336, 131072)
 QWEN25_05B = ModelShape("qwen2", 151936, 896, 24, 14, 2, 64, 4864, 32768, tied=True, qkv_bias=True)
 QWEN3_06B = ModelShape("qwen3", 151936, 1024, 28, 16, 8, 128, 3072, 40960, tied=True, qk_norm=True)
-SIZES = PlanSizes(tokens=1024, page_size=16, context=512, max_running=8, chunk=256)
+SIZES = PlanSizes(tokens=1024, page_size=16, context=512, passes=Passes(running=8, width=1, chunk=256))
 
 
 @pytest.mark.parametrize(
@@ -60,17 +49,18 @@ def test_int4_is_about_a_quarter_of_bf16_in_the_layers():
 def test_pool_rows_and_columns_are_what_is_allocated(tokens, page, dtype):
     shape = ModelShape("llama", 300, 64, 3, 4, 2, 16, 128, 512)
     relay = (RelayField("hidden", (64,), "float32"),)
-    sizes = replace(SIZES, tokens=tokens, page_size=page, width=3, relay_bytes=64 * 4)
+    passes = replace(SIZES.passes, width=3)
+    sizes = replace(SIZES, tokens=tokens, page_size=page, passes=passes, relay_bytes=64 * 4)
     plan = {item.name: item.bytes for item in memory_plan(shape, dtype, dtype, sizes).items}
     device = torch.device("cpu")
     layout = KVLayout((KVGroup(3, 2, 16),), dtype)
     assert kv_layout(shape, dtype) == layout
     pool = KVPool(layout, tokens // page, page, device)
     assert plan["kv pool"] == sum(t.numel() * t.element_size() for kv in pool.layers for t in (kv.k, kv.v))
-    rows = sizes.max_running + 1
+    rows = passes.running + 1
     columns = SamplingColumns(rows, shape.vocab_size, device, penalties=True)
     assert plan["sampling columns"] == columns.bytes()
-    table = RequestTable(TableSize(rows, sizes.context + 3 * sizes.width, page), columns, relay, device)
+    table = RequestTable(TableSize(rows, sizes.context + 3 * passes.width, page), columns, relay, device)
     assert plan["rows"] == table.nbytes()
 
 
@@ -81,25 +71,46 @@ def test_plan_adds_up_and_has_only_positive_items():
     assert len({item.name for item in plan.items}) == len(plan.items) == 5
 
 
-@pytest.mark.parametrize(
-    ("context", "running", "per_token", "free", "expected"),
-    [
-        (8192, 64, 23040, None, CPU_POOL_BYTES // 23040),
-        (8192, 1, 23040, None, 8192),  # no more than the rows can use
-        (131072, 64, 131072, None, 131072),  # one full context fits, whatever it takes
-        (4096, 64, 768, None, CPU_POOL_TOKENS),
-        (4096, 64, 1 << 10, 1 << 30, 4096 * 64),
-        (4096, 64, 1 << 20, 1 << 30, int((1 << 30) * GPU_SHARE) >> 20),
-        (4096, 64, 1 << 20, 0, 0),
-    ],
-)
-def test_automatic_pool(context, running, per_token, free, expected):
-    assert auto_tokens(context, running, per_token, free) == expected
+def test_what_is_needed_beside_weights_and_pool_is_every_other_line():
+    """Field report K11: weights, draft, KV, graphs, workspace, each with its line."""
+    graphs = Graphs(decode=12, prefill=10, draft_passes=5, largest=256)
+    sizes = replace(
+        SIZES,
+        passes=Passes(8, 5, 256, states=3, drafts=True),
+        graphs=graphs,
+        scratch=7,
+        attention=1 << 20,
+        margin=1 << 29,
+    )
+    plan = memory_plan(SMOL, "bfloat16", "bfloat16", sizes, DraftMemory(1 << 24, 512, 4096))
+    made = {item.name: item.bytes for item in plan.items}
+    first = {"weights", "draft weights", "kv pool", "draft kv pool"}
+    assert set(made) == first | {
+        "rows",
+        "sampling columns",
+        "workspace",
+        "attention workspace",
+        "decode graphs",
+        "prefill graphs",
+        "draft scratch",
+        "margin",
+    }
+    assert plan.beside == plan.total - sum(made[name] for name in first)
+    assert made["draft scratch"] == 9 * 7 * 512
+    assert made["decode graphs"] > made["workspace"]  # they have memory of their own
+    assert all(item.name in plan.line() for item in plan.items)
+    assert "\n" not in plan.line()
 
 
-@pytest.mark.parametrize(("asked", "expected"), [("auto", 8192), (100, 100), (9000, 8192)])
-def test_automatic_context(asked, expected):
-    assert auto_context(asked, 8192) == expected
+def test_two_lanes_capture_everything_twice():
+    one = replace(SIZES, graphs=Graphs(prefill=10, largest=256))
+    two = replace(SIZES, graphs=Graphs(prefill=10, largest=256, lanes=2))
+    item = {
+        lanes: memory_plan(SMOL, "bfloat16", "bfloat16", sizes).items[-1]
+        for lanes, sizes in ((1, one), (2, two))
+    }
+    assert item[2].name == "prefill graphs"
+    assert item[2].bytes == 2 * item[1].bytes
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from engine.build import config_keys, make_config, target_class
 from engine.errors import UserError
-from engine.memory import parameters
+from engine.footprints import parameters
 from engine.models import hub
 from engine.models.build import build_llama
 from engine.models.dummy import DummyModel

@@ -13,6 +13,7 @@ import torch
 from engine.batch import Mode
 from engine.compose import compose
 from engine.errors import UserError
+from engine.memory import MemoryItem, MemoryPlan
 from engine.metrics import EngineMetrics
 from engine.models.shape import ModelShape
 from engine.request import Completion, Delta, RequestOutput
@@ -52,6 +53,7 @@ class FakeEngine:
         self.tokenizer: Any = ByteTokenizer(VOCAB)
         self.shape = ModelShape("fake", VOCAB, 8, 1, 1, 1, 8, 8, max_context)
         self.device, self.dtype, self.seed, self.max_context = "cpu", "float32", seed, max_context
+        self.memory_plan = MemoryPlan((MemoryItem("weights", 3 << 20, "none"),))
         self.model_files: Mapping[str, str] = {"weights": "abc"}
         self.metrics = EngineMetrics()
         self.step_costs = None

@@ -10,6 +10,7 @@ from task_fakes import FakeEngine, context_of, plain_config, spell, text_of
 
 from engine.errors import UserError
 from engine.runs import OUTPUTS, RESULT, RUN, WORKLOAD, read_lines
+from engine.tasks import generate
 from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, run_task
 from engine.tasks.generate import Generate
 from engine.workloads.file import FileWorkload
@@ -207,3 +208,20 @@ def test_a_closed_pipe_ends_the_run_and_keeps_its_part(tmp_path: Path) -> None:
         run_task(Generate(Generate.Config()), context, "text")
     assert engine.steps < 5
     assert len(read_lines(context.folder().path / OUTPUTS)) == 1
+
+
+@pytest.mark.parametrize(("device", "printed"), [("cpu", False), ("cuda:0", True)])
+def test_the_memory_plan_is_recorded_and_printed_where_a_device_is_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, printed: bool
+) -> None:
+    engine = FakeEngine()
+    engine.device = device
+    context = context_of(tmp_path, engine)
+    monkeypatch.setattr(generate, "device_facts", lambda name: {"device": name})
+    generate.record_engine(context, engine)
+    facts = json.loads((context.folder().path / RUN).read_text())
+    assert facts["memory"] == {
+        "total_bytes": 3 << 20,
+        "items": [{"name": "weights", "bytes": 3 << 20, "how": "none"}],
+    }
+    assert ("memory: weights 3.0 MiB" in text_of(context.stderr)) is printed
