@@ -5,16 +5,20 @@ Knows rows and their repeats; why two machines or commits differ it does not kno
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from engine.report.figures import ITL, SPEED, TTFT, Figure
+from engine.report.figures import ITL, SPEED, TTFT, Figure, at
 from engine.report.marks import mark_of
 from engine.report.rows import Row, Sweep
 from engine.report.stats import Ratio, adjusted, ratio
 
 JUDGED = (SPEED, TTFT, ITL)
 ALPHA = 0.05  # for all comparisons of a report together
+EXPLAINS = ("machine", "versions", "environment", "arithmetic", "model_files", "draft_files")
+HASH = 10  # letters of a hash
 FLOOR = 0.02  # smaller differences are never flagged: two processes of one build differ by as much
 
 
@@ -115,13 +119,18 @@ def provenance(sweep: Sweep) -> dict[str, str]:
     return {name: ", ".join(values) for name, values in found.items()}
 
 
-def _provenance(facts: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    git, machine, versions = (facts.get(name) for name in ("git", "machine", "versions"))
-    if isinstance(git, Mapping):
-        yield "commit", str(git.get("commit"))[:10] + (" with changes" if git.get("dirty") else "")
+def _provenance(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(name, value) of what may explain a difference; hashes are cut."""
+    commit, code = at(facts, "git.commit"), at(facts, "code.sha256")
+    if commit is not None:
+        yield "commit", str(commit)[:HASH] + (" with changes" if at(facts, "git.dirty") else "")
+    if code is not None:
+        yield "code", str(code)[:HASH]
     if facts.get("device_name"):
         yield "device", str(facts["device_name"])
-    if isinstance(machine, Mapping):
-        yield from ((name, str(machine.get(name))) for name in ("cpu", "cores", "platform"))
-    if isinstance(versions, Mapping):
-        yield from ((str(name), str(value)) for name, value in versions.items() if value is not None)
+    for group in EXPLAINS:
+        node = facts.get(group)
+        for name, value in node.items() if isinstance(node, Mapping) else ():
+            if value is not None:
+                text = str(value)
+                yield f"{group}: {name}", text[:HASH] if re.fullmatch("[0-9a-f]{40,}", text) else text
