@@ -120,6 +120,7 @@ class CudaCapturer(Capturer):
         except BaseException:
             with suppress(RuntimeError):  # ending a broken capture raises, too, and would hide the reason
                 graph.capture_end()
+            self._pool = torch.cuda.graph_pool_handle()  # the allocator may count the old one as still in use
             raise
         graph.capture_end()
         taken = before - torch.cuda.mem_get_info(self._device)[0]

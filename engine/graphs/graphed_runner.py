@@ -12,7 +12,6 @@ from engine.batch import ForwardBatch, Mode, SeqLens
 from engine.graphs.graphed import Graph, GraphedCallable
 from engine.graphs.hesitation import Hesitation
 from engine.graphs.static_rows import StaticRows
-from engine.graphs.values import key_of
 from engine.modes import ModeContext
 from engine.runner import ForwardResult, ModelRunner
 
@@ -64,7 +63,8 @@ class GraphedRunner(ModelRunner):
 
     def _made(self, call: _Call) -> Graph[_Call, ForwardResult] | None:
         """A new graph, if calls like this one come often."""
-        if not self._hesitation.worth_it(key_of(call), len(self._graphed)):
+        kind = call.batch.width, call.batch.tree_mask is None
+        if not self._hesitation.worth_it(kind, len(self._graphed)):
             return None
         with self._hesitation.pause():
             return self._graphed.capture(call)

@@ -12,7 +12,6 @@ from engine.batch import DraftTree, SeqLens
 from engine.graphs.graphed import GraphedCallable
 from engine.graphs.hesitation import Hesitation
 from engine.graphs.static_rows import StaticRows
-from engine.graphs.values import key_of
 from engine.modes import ModeContext
 from speculative.base import DraftView, Observed, PrefillSeen, Speculator
 
@@ -83,7 +82,8 @@ class GraphedSpeculator(Speculator):
         if not self._rows.holds(view.rows):
             return None
         graph = graphed.graph(argument)
-        if graph is None and self._hesitation.worth_it(key_of(argument), len(graphed)):
+        kind = type(argument), view.width, view.resume, view.draws is None
+        if graph is None and self._hesitation.worth_it(kind, len(graphed)):
             with self._hesitation.pause():
                 graph = graphed.capture(argument)
         return None if graph is None else (graph.on(argument),)

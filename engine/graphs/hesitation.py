@@ -34,8 +34,8 @@ class Hesitation:
         self._told: set[str] = set()
 
     def worth_it(self, kind: Hashable, graphs: int) -> bool:
-        """Whether to capture now, for the use at hand; with "no" it is going to run eagerly. graphs: how many
-        there are."""
+        """Whether to capture now, for the use at hand; with "no" it is going to run eagerly. kind: what it
+        has in common with batches of other sizes. graphs: how many there are."""
         self._uses[kind] += 1
         if not self._at_once and self._uses[kind] <= self._patience:
             return False

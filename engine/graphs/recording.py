@@ -118,8 +118,13 @@ def _writes(func: Any) -> bool:
 
 def _views(made: Sequence[Tensor], arguments: Any) -> bool:
     """Whether all that it made lies in memory of its arguments."""
-    given = {t.untyped_storage().data_ptr() for t in tree_flatten(arguments)[0] if isinstance(t, Tensor)}
+    given = {t.untyped_storage().data_ptr() for t in tree_flatten(arguments)[0] if _has_storage(t)}
     return all(t.untyped_storage().data_ptr() in given for t in made if t.numel())
+
+
+def _has_storage(value: object) -> bool:
+    """Packed weights of oneDNN are tensors without one."""
+    return isinstance(value, Tensor) and not value.is_mkldnn
 
 
 @contextmanager

@@ -6,6 +6,7 @@ order. Knows the step by its contract, nothing of what it is made of. Legend: B 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -34,6 +35,11 @@ class Kind:
     @classmethod
     def of(cls, step: ScheduledStep, size: int) -> Kind:
         return cls(size, step.width, step.resume, step.sampling)
+
+    @property
+    def any_size(self) -> Hashable:
+        """What it has in common with other sizes: if one of them comes often, all are worth a capture."""
+        return self.width, self.resume, self.sampling
 
     def step(self, longest: int) -> ScheduledStep:
         """A step of this kind over padding rows. longest: the bound that its buffers are sized by."""
@@ -111,7 +117,7 @@ class GraphedStep(Step):
             return None
         kind = Kind.of(step, size)
         found = self._graphs.get(kind)
-        if found is None and self._hesitation.worth_it(kind, len(self._graphs)):
+        if found is None and self._hesitation.worth_it(kind.any_size, len(self._graphs)):
             with self._hesitation.pause():
                 found = self._capture(kind)
         return found

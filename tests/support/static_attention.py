@@ -134,7 +134,7 @@ def static_engine(
 
 def static_config(*overrides: str, attention: str = "StaticAttention") -> Resolved:
     """The same, composed."""
-    resolved = compose((*TINY, "attention=torch", *overrides))
+    resolved = compose((*TINY, "device=cpu", "attention=torch", *overrides))
     home = "backends.torch_sdpa" if attention == "TorchSDPA" else "engine.static_attention"
     node = {"_target_": f"{home}.{attention}"}
     spec = dict(resolved.cfg["spec"])
