@@ -1,0 +1,1 @@
+"""Two runs against each other: settings, stack, batches, answers and figures."""
