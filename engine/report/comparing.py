@@ -5,20 +5,17 @@ Knows rows and their repeats; why two machines or commits differ it does not kno
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from engine.report.figures import ITL, SPEED, TTFT, Figure, at
+from engine.report.figures import ITL, SPEED, TTFT, Figure
 from engine.report.marks import mark_of
+from engine.report.provenance import provenance
 from engine.report.rows import Row, Sweep
 from engine.report.stats import Ratio, adjusted, ratio
 
 JUDGED = (SPEED, TTFT, ITL)
 ALPHA = 0.05  # for all comparisons of a report together
-EXPLAINS = ("machine", "versions", "environment", "arithmetic", "model_files", "draft_files")
-HASH = 10  # letters of a hash
 FLOOR = 0.02  # smaller differences are never flagged: two processes of one build differ by as much
 
 
@@ -108,29 +105,3 @@ def _facts(before: Sweep, after: Sweep) -> dict[str, tuple[str, str]]:
     then, now = provenance(before), provenance(after)
     names = dict.fromkeys([*then, *now])
     return {name: pair for name in names if (pair := (then.get(name, "-"), now.get(name, "-")))[0] != pair[1]}
-
-
-def provenance(sweep: Sweep) -> dict[str, str]:
-    """Code, versions and machine of a sweep's runs; several values are listed where its runs differ."""
-    found: dict[str, dict[str, None]] = {}
-    for row in sweep.rows:
-        for name, value in _provenance(row.facts):
-            found.setdefault(name, {})[value] = None
-    return {name: ", ".join(values) for name, values in found.items()}
-
-
-def _provenance(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(name, value) of what may explain a difference; hashes are cut."""
-    commit, code = at(facts, "git.commit"), at(facts, "code.sha256")
-    if commit is not None:
-        yield "commit", str(commit)[:HASH] + (" with changes" if at(facts, "git.dirty") else "")
-    if code is not None:
-        yield "code", str(code)[:HASH]
-    if facts.get("device_name"):
-        yield "device", str(facts["device_name"])
-    for group in EXPLAINS:
-        node = facts.get(group)
-        for name, value in node.items() if isinstance(node, Mapping) else ():
-            if value is not None:
-                text = str(value)
-                yield f"{group}: {name}", text[:HASH] if re.fullmatch("[0-9a-f]{40,}", text) else text

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.report.cells import Cell, Column, Plain
-from engine.report.comparing import FLOOR, Change, Comparison, compare, provenance
+from engine.report.comparing import FLOOR, Change, Comparison, compare
 from engine.report.numbers import NOTHING, moment, number, times
+from engine.report.provenance import provenance
 from engine.report.settings import label
 from engine.report.study import Study, letter
 

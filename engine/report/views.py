@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from engine.report.cells import Cell, Column, Plain
-from engine.report.figures import SPEED, Figure
+from engine.report.figures import SPEED, Figure, at, number_at
 from engine.report.marks import mark_of
 from engine.report.numbers import choice, duration, ends, interval, number, times
+from engine.report.provenance import stack
 from engine.report.rows import Row
 from engine.report.settings import command, label, replay_command, shown
 from engine.report.speedups import Effect
@@ -142,22 +142,33 @@ def _speedup(study: Study, row: Row) -> Cell:
     return Cell(text, str(own.ratio.value), interval(own.ratio).strip(), own.mark)
 
 
+def _paired(row: Row) -> list[tuple[str, str]]:
+    """What an evaluation says of the same questions, answered by another configuration."""
+    pairs = at(row.result, "against.pairs")
+    found = []
+    for score, pair in pairs.items() if isinstance(pairs, Mapping) else ():
+        gain, p = number_at(pair, "difference"), number_at(pair, "p_value")
+        if gain is not None and p is not None:
+            text = f"{100 * gain:+.1f} points (McNemar, p = {number(p)})"
+            found.append((f"{score} against that", text))
+    return found
+
+
 def _details(study: Study, row: Row) -> list[tuple[str, str]]:
-    found: list[tuple[str, Any]] = []
+    found: list[tuple[str, str]] = []
     mark = mark_of(row)
     for figure in study.figures:
         value = figure.value(row.result)
         if not figure.main and value is not None:
             claim = f" ({mark})" if mark and figure.key == "speedup_in_run" else ""
             found.append((figure.label, f"{number(value)} {figure.unit}".strip() + claim))
+    found += _paired(row)
     own = study.speedups.get(row.number)
     if own is not None:
         how = f", {own.seeds} seeds paired" if own.seeds else ""
         found.append(("speed-up over", f"#{own.base}{how}"))
-    git = row.facts.get("git") or {}
-    if git.get("commit"):
-        found.append(("commit", str(git["commit"])[:10] + (" with changes" if git.get("dirty") else "")))
-    found += [("machine", row.facts["device_name"])] if row.facts.get("device_name") else []
+    facts = dict(stack(row.facts))
+    found += [(name, facts[name]) for name in ("commit", "code", "device") if name in facts]
     found += [("seed", str(row.facts["seed"]))] if row.facts.get("seed") is not None else []
     found += [("job took", duration(row.seconds))] if row.seconds is not None else []
-    return [(name, str(value)) for name, value in found]
+    return found
