@@ -35,13 +35,13 @@ def comparison_views(study: Study) -> list[ComparisonView]:
 
 def sweeps_table(study: Study) -> Plain:
     """Where each sweep ran, and how much of it is done."""
-    head = [*map(Column, ("sweep", "folder", "started", "code", "device")), Column("finished", number=True)]
+    head = [*map(Column, ("sweep", "folder", "started", "code", "machine")), Column("finished", number=True)]
     rows = []
     for place, sweep in enumerate(study.sweeps):
         facts = provenance(sweep)
         done = f"{sum(row.measured for row in sweep.rows)} of {len(sweep.rows)}"
         code = facts.get("commit") or facts.get("code") or NOTHING
-        known = (moment(sweep.created), code, facts.get("device", NOTHING), done)
+        known = (moment(sweep.created), code, facts.get("machine", NOTHING), done)
         rows.append([*map(Cell, (letter(place), sweep.name, *known))])
     return Plain("Sweeps", head, rows)
 

@@ -81,7 +81,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("near_ties_per_10000", "near-ties", "per 10,000 tokens", "near_ties_per_10000", -1, main=True),
     Figure("peak_memory_mib", "peak memory", "MiB", "peak_memory_bytes", -1, main=True, scale=2.0**-20),
     Figure("total_tokens_per_s", "prompt and output", "tokens/s", "total_tokens_per_s", 1),
-    Figure("requests_per_s", "requests", "per s", "requests_per_s", 1),
+    Figure("requests_per_s", "finished requests", "per s", "requests_per_s", 1),
     Figure("ttft_ms_p90", "first token p90", "ms", "ttft_ms.p90", -1),
     Figure("itl_ms_p90", "token gap p90", "ms", "itl_ms.p90", -1),
     Figure("decode_batch", "requests in a step", "", "decode_batch"),

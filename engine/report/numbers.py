@@ -32,6 +32,11 @@ def number(value: Any) -> str:
     return f"{rounded:,.{max(0, places)}f}"
 
 
+def measure(value: Any, unit: str) -> str:
+    """`1.30 ms`, `20.0%`, `8`."""
+    return f"{number(value)}{'' if unit in ('', '%', 'x') else ' '}{unit}"
+
+
 def times(ratio: Ratio | None) -> str:
     """`1.42x [1.38, 1.46]`; without an interval the ratio alone."""
     if ratio is None:

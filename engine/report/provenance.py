@@ -30,7 +30,7 @@ def stack(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if code is not None:
         yield "code", str(code)[:HASH]
     if facts.get("device_name"):
-        yield "device", str(facts["device_name"])
+        yield "machine", str(facts["device_name"])
     for group in EXPLAINS:
         node = facts.get(group)
         for name, value in node.items() if isinstance(node, Mapping) else ():

@@ -9,7 +9,7 @@ from pathlib import Path
 from engine.report.cells import Cell, Column, Plain
 from engine.report.figures import SPEED, Figure, at, number_at
 from engine.report.marks import mark_of
-from engine.report.numbers import choice, duration, ends, interval, number, times
+from engine.report.numbers import choice, duration, ends, interval, measure, number, times
 from engine.report.provenance import stack
 from engine.report.rows import Row
 from engine.report.settings import command, label, replay_command, shown
@@ -137,7 +137,8 @@ def _chips(study: Study, row: Row) -> list[tuple[str, str]]:
 def _speedup(study: Study, row: Row) -> Cell:
     own = study.speedups.get(row.number)
     if own is None:
-        return Cell(number(None))
+        base = study.baselines[row.source].chosen_by(row)
+        return Cell("baseline" if base and study.baselines[row.source].values else number(None))
     text = f"{number(own.ratio.value)}x"
     return Cell(text, str(own.ratio.value), interval(own.ratio).strip(), own.mark)
 
@@ -161,14 +162,14 @@ def _details(study: Study, row: Row) -> list[tuple[str, str]]:
         value = figure.value(row.result)
         if not figure.main and value is not None:
             claim = f" ({mark})" if mark and figure.key == "speedup_in_run" else ""
-            found.append((figure.label, f"{number(value)} {figure.unit}".strip() + claim))
+            found.append((figure.label, measure(value, figure.unit) + claim))
     found += _paired(row)
     own = study.speedups.get(row.number)
     if own is not None:
         how = f", {own.seeds} seeds paired" if own.seeds else ""
         found.append(("speed-up over", f"#{own.base}{how}"))
     facts = dict(stack(row.facts))
-    found += [(name, facts[name]) for name in ("commit", "code", "device") if name in facts]
+    found += [(name, facts[name]) for name in ("commit", "code", "machine") if name in facts]
     found += [("seed", str(row.facts["seed"]))] if row.facts.get("seed") is not None else []
     found += [("job took", duration(row.seconds))] if row.seconds is not None else []
     return found

@@ -200,3 +200,24 @@ def test_no_partial_file_is_left(tmp_path):
     report.write([sample(tmp_path)])
     names = {path.name for path in tmp_path.iterdir()}
     assert names - {"results.parquet"} == {"jobs", "sweep.json", "summary.md", "results.csv", "report.html"}
+
+
+def test_an_evaluation_shows_its_interval_and_its_paired_comparison(tmp_path):
+    folder = write_sweep(tmp_path, [one := cell({"spec": "none"})])
+    pair = {"only_this": 9, "only_other": 2, "difference": 0.07, "p_value": 0.0654}
+    against = {"name": "plain", "identical_answers": 89, "pairs": {"exact_match": pair, "loose": None}}
+    ends = {"accuracy_low": 0.31, "accuracy_high": 0.512}
+    write_job(folder, one, {"task": "eval", "accuracy": 0.41, "questions": 100, "against": against, **ends})
+    page = report.write([folder]).read_text()
+    assert "41.0 [31.0, 51.2]" in (folder / "summary.md").read_text().replace("\\", "")
+    assert "+7.0 points (McNemar, p = 0.0654)" in page
+
+
+def test_the_baseline_is_named_in_its_row(tmp_path):
+    report.write([sample(tmp_path)], page=False)
+    lines = [line.split("|") for line in (tmp_path / "summary.md").read_text().splitlines()]
+    table = [line for line in lines if len(line) > 10]
+    place = [name.strip() for name in table[0]].index("speed-up (times baseline)")
+    words = {line[1].strip(): line[place].strip() for line in table[2:6]}
+    assert (words["1"], words["2"]) == ("baseline", "baseline")
+    assert words["3"].startswith("1.02x")
