@@ -1,0 +1,209 @@
+"""`python -m benchmarks.tune_kernels OVERRIDES`: which kernels compute products of few tokens fastest, here.
+
+Runs the configuration once to see which products it has, then measures each: torch's product (cuBLAS) with
+separate operations around it against our kernels, in turns. What wins goes into the user's cache, where
+kernels=auto finds it, or into a file (--out). Nothing is ever tuned while an engine serves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from benchmarks import tables
+from benchmarks.kernel_candidates import SIZES, Card
+from benchmarks.kernel_search import Stopwatch, best_entry
+from benchmarks.kernel_timing import StageTimer, compilers, weight_pool
+from engine import LLM, SamplingParams
+from engine.errors import UserError
+from engine.kernel_choices.source import Found, keep, read
+from engine.kernel_choices.table import ChoiceTable, Circumstances, Entry, as_document, name_of
+from engine.rules import compose_checked
+from engine.runs import write_json
+from kernels.linear_plan import BUCKETS, LINEAR, NORM_GATED, NORM_LINEAR, Choices, Place, Plan
+
+SHARED_KIB = {9: 227, 10: 227}  # that a block may have, by compute capability
+INSIDE = {LINEAR: NORM_LINEAR, NORM_LINEAR: NORM_GATED}  # stage -> one that asks for it when it has no plan
+STEPS = 4  # decode steps in which the products of one are counted
+PROMPT = [5, 6, 7, 8] * 40
+
+
+class Noted(Choices):
+    """Plans nothing, and counts what it is asked for: (stage, dtype, N, K)."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.asked: Counter[tuple[str, str, int, int]] = Counter()
+
+    def plan(self, stage: str, dtype: str, tokens: int, n: int, k: int) -> Plan | None:
+        self.asked[stage, dtype, n, k] += 1
+        return None
+
+
+@dataclass(frozen=True)
+class NotedTable(ChoiceTable):
+    """A table whose choices are those."""
+
+    noted: Noted
+
+    def choices(self) -> Choices:
+        return self.noted
+
+
+def products_of(overrides: Sequence[str]) -> dict[Place, float]:
+    """The products of a configuration at one token -> how often a decode step computes each."""
+    noted = Noted()
+    table = NotedTable(Circumstances.here("any"), {}, noted)
+    config = compose_checked([*overrides, "graph=none", "pcg=none", "record=false"]).cfg
+    with LLM.from_config(config, parts={"kernels": Found(table, "counting")}) as llm:
+        counts = []
+        for tokens in (1, 1 + STEPS):
+            before, steps = noted.asked.copy(), llm.metrics.decode_steps
+            llm.generate([PROMPT], SamplingParams(max_tokens=tokens, ignore_eos=True))
+            counts.append((noted.asked - before, llm.metrics.decode_steps - steps))
+    (prefill, _), (both, steps) = counts
+    both.subtract({key: both[INSIDE[key[0]], *key[1:]] for key in both if key[0] in INSIDE})
+    prefill.subtract({key: prefill[INSIDE[key[0]], *key[1:]] for key in prefill if key[0] in INSIDE})
+    return {
+        Place(stage, dtype, 1, n, k): (calls - prefill[stage, dtype, n, k]) / max(steps, 1)
+        for (stage, dtype, n, k), calls in both.items()
+        if calls
+    }
+
+
+def order(uses: Mapping[Place, float], buckets: Sequence[int]) -> list[Place]:
+    """Every product at every bucket; what a step spends most on first, few tokens first."""
+    weight = {place: count * place.n * place.k for place, count in uses.items()}
+    ranked = sorted(uses, key=lambda place: -weight[place])
+    return [replace(place, tokens=tokens) for tokens in buckets for place in ranked]
+
+
+def tune(places: Sequence[Place], card: Card, early: bool, seconds: float, kept: Kept) -> dict[Place, Entry]:
+    """An entry for each place, as far as the time reaches; each is kept as soon as it is there."""
+    device = torch.device("cuda")
+    pools = {dtype: weight_pool(places, dtype, device) for dtype in {place.dtype for place in places}}
+    found: dict[Place, Entry] = {}
+    start = time.perf_counter()
+    with compilers(min(16, len(os.sched_getaffinity(0)))) as pool, torch.inference_mode():
+        for number, place in enumerate(places):
+            if time.perf_counter() - start > seconds:
+                tables.say(f"the time is over: {len(places) - number} places are left")
+                break
+            timer = StageTimer(place, pools[place.dtype], early, pool)
+            entry = found[place] = best_entry(place, card, Stopwatch(timer.quick, timer.fair))
+            kept.add(place, entry)
+            tables.say(f"{number + 1}/{len(places)} {name_of(place)}: {entry.library / entry.seconds:.3f} x")
+    return found
+
+
+class Kept:
+    """Where entries go: a file, or the user's cache."""
+
+    def __init__(self, here: Circumstances, out: Path | None) -> None:
+        self._here, self._out = here, out
+
+    def add(self, place: Place, entry: Entry) -> None:
+        table = ChoiceTable(self._here, {place: entry})
+        if self._out is None:
+            keep(table)
+            return
+        before = read(self._out) if self._out.is_file() else ChoiceTable(self._here, {})
+        if before.measured_on != self._here:
+            raise UserError(f"--out {self._out} holds a table of {before.measured_on}: give another file")
+        write_json(self._out, as_document(table.over(before)))
+
+
+def row(place: Place, entry: Entry) -> tables.Row:
+    size = place.n * place.k * SIZES[place.dtype]
+    return {
+        "stage": place.stage,
+        "N x K": f"{place.n} x {place.k}",
+        "tokens": place.tokens,
+        "torch, us": 1e6 * entry.library,
+        "chosen, us": 1e6 * entry.seconds,
+        "ratio": entry.library / entry.seconds,
+        "torch, TB/s": size / entry.library / 1e12,
+        "chosen, TB/s": size / entry.seconds / 1e12,
+        "plan": "torch" if entry.plan is None else text_of(entry.plan),
+    }
+
+
+def text_of(plan: Plan) -> str:
+    """A plan on one line of a table."""
+    words = [f"{plan.kernel} {plan.block_n}x{plan.block_k}", f"{plan.warps} warps", f"{plan.stages} stages"]
+    words += [f"split {plan.split}"] * (plan.split > 1)
+    return ", ".join([*words, *(name for name in ("swap", "norm", "gate") if getattr(plan, name))])
+
+
+def totals(found: Mapping[Place, Entry], uses: Mapping[Place, float]) -> list[tables.Row]:
+    """All products of a decode step, by number of tokens, where every one of them was measured."""
+    rows: list[tables.Row] = []
+    for tokens in BUCKETS:
+        each = {place: found.get(replace(place, tokens=tokens)) for place, count in uses.items() if count}
+        entries = [(uses[place], place, entry) for place, entry in each.items() if entry is not None]
+        if not entries or len(entries) < len(each):
+            continue
+        moved = sum(count * place.n * place.k * SIZES[place.dtype] for count, place, _ in entries)
+        before, after = (
+            sum(count * getattr(entry, name) for count, _, entry in entries)
+            for name in ("library", "seconds")
+        )
+        rows.append(
+            {
+                "tokens": tokens,
+                "torch, ms": 1e3 * before,
+                "chosen, ms": 1e3 * after,
+                "ratio": before / after,
+                "torch, TB/s": moved / before / 1e12,
+                "chosen, TB/s": moved / after / 1e12,
+            }
+        )
+    return rows
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    made = tables.parser(__doc__)
+    made.add_argument("--tokens", type=tables.numbers, default=list(BUCKETS), help="buckets to be measured")
+    made.add_argument("--stages", nargs="+", default=[], help="stages to be measured; all of them by default")
+    made.add_argument("--out", type=Path, help="add to this file instead of the cache")
+    made.add_argument("--limit", type=float, default=3600, help="seconds for the measurement")
+    return made.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Markdown on stdout; the table where it was asked for."""
+    given = parse(arguments)
+    unknown = sorted(set(given.tokens) - set(BUCKETS))
+    if unknown or not torch.cuda.is_available():
+        needs = (
+            f"--tokens {unknown[0]} is none of {', '.join(map(str, BUCKETS))}"
+            if unknown
+            else "no CUDA device"
+        )
+        print(f"nothing can be measured: {needs}", file=sys.stderr)
+        return 1
+    properties = torch.cuda.get_device_properties(0)
+    shared = SHARED_KIB.get(properties.major, 99) << 10
+    card = Card(properties.multi_processor_count, shared)
+    uses = products_of([*given.overrides, "device=cuda", "attention=triton"])
+    uses = {place: count for place, count in uses.items() if not given.stages or place.stage in given.stages}
+    here = Circumstances.here(torch.cuda.get_device_name(0))
+    found = tune(order(uses, given.tokens), card, properties.major >= 9, given.limit, Kept(here, given.out))
+    sections = [
+        tables.Section("All products of a decode step", totals(found, uses)),
+        tables.Section("Products", [row(place, entry) for place, entry in found.items()]),
+    ]
+    tables.publish(tables.heading("cuda"), sections, given.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
