@@ -215,7 +215,7 @@ def test_an_evaluation_shows_its_interval_and_its_paired_comparison(tmp_path):
 
 def test_the_baseline_is_named_in_its_row(tmp_path):
     report.write([sample(tmp_path)], page=False)
-    lines = [line.split("|") for line in (tmp_path / "summary.md").read_text().splitlines()]
+    lines = [re.split(r"(?<!\\)\|", line) for line in (tmp_path / "summary.md").read_text().splitlines()]
     table = [line for line in lines if len(line) > 10]
     place = [name.strip() for name in table[0]].index("speed-up (times baseline)")
     words = {line[1].strip(): line[place].strip() for line in table[2:6]}
