@@ -28,11 +28,13 @@ class Baseline:
         """Keys in which a row and its baseline are equal."""
         return [key for key in self.keys if not self._replaced(key)]
 
-    def row_for(self, row: Row, rows: Sequence[Row]) -> Row | None:
-        """The first row that chose the baseline's values and did the same work in the same way otherwise."""
-        wanted = [row.words.get(key) for key in self.held]
-        fits = (row for row in rows if [row.words.get(key) for key in self.held] == wanted)
-        return next(filter(self.chosen_by, fits), None)
+    def place(self, row: Row) -> tuple[str | None, ...]:
+        """What a row and the row that it is compared with have in common."""
+        return tuple(row.words.get(key) for key in self.held)
+
+    def bases(self, rows: Sequence[Row]) -> dict[tuple[str | None, ...], Row]:
+        """place -> the first of the rows that chose the baseline's values there."""
+        return {self.place(row): row for row in reversed(rows) if self.chosen_by(row)}
 
     def chosen_by(self, row: Row) -> bool:
         """Whether the row chose the baseline's values."""

@@ -18,7 +18,8 @@ METHOD = (
 def title(study: Study) -> str:
     """The study's name where it has one, else the folders'."""
     names = dict.fromkeys(sweep.study or sweep.name for sweep in study.sweeps)
-    return "Sweep " + ", ".join(names)
+    single = all(sweep.created is None for sweep in study.sweeps)
+    return ("Runs " if single else "Sweep ") + ", ".join(names)
 
 
 def baselines(study: Study) -> list[str]:

@@ -43,9 +43,10 @@ class Effect:
 def speedups(rows: Sequence[Row], baseline: Baseline) -> dict[int, Speedup]:
     """row number -> its speed-up in output tokens/s. Rows without a measured baseline are left out."""
     measured = [row for row in rows if row.measured]
+    bases = baseline.bases(measured)
     found = {}
     for row in measured:
-        base = baseline.row_for(row, measured)
+        base = bases.get(baseline.place(row))
         own = None if base is None or base is row else _speedup(row, base, measured, baseline)
         if own is not None:
             found[row.number] = own
@@ -78,9 +79,9 @@ def _speedup(row: Row, base: Row, measured: Sequence[Row], baseline: Baseline) -
 
 def _seed_pairs(row: Row, measured: Sequence[Row], baseline: Baseline) -> Iterator[tuple[Row, Row]]:
     """The row's runs with other seeds, each with the baseline of its own seed."""
-    held = [key for key in baseline.keys if key != SEED]
+    held, bases = [key for key in baseline.keys if key != SEED], baseline.bases(measured)
     for other in measured:
-        base = baseline.row_for(other, measured) if _place(other, held) == _place(row, held) else None
+        base = bases.get(baseline.place(other)) if _place(other, held) == _place(row, held) else None
         if base is not None and _speed(other) > 0 and _speed(base) > 0:
             yield other, base
 
