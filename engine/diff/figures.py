@@ -5,6 +5,7 @@ Knows numbers under names; not what any of them means.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +18,9 @@ Node = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of both results. ratio: the second over the first, with an interval where both have three
-    repeats; None where a side has none or is not positive. beyond: whether the difference is more than noise,
-    None where nothing tells."""
+    """One number of both results; where a result has repeats, their geometric mean. ratio: the second over
+    the first, with an interval where both have three repeats; None where a side has none or is not positive.
+    beyond: whether the difference is more than noise, None where nothing tells."""
 
     name: str
     first: float | None
@@ -49,10 +50,16 @@ def figures(first: Node, second: Node) -> list[Figure]:
     a, b = dict(_numbers(first)), dict(_numbers(second))
     names = [name for name in {**a, **b} if a.get(name) != b.get(name)]
     names.sort(key=lambda name: name not in a or name not in b)
-    ratios = {name: _ratio(first, second, name, a.get(name), b.get(name)) for name in names}
+    sides = {name: (_values(first, name, a), _values(second, name, b)) for name in names}
+    ratios = {name: _ratio(*sides[name]) for name in names}
     known = [name for name in names if (found := ratios[name]) is not None and found.p is not None]
     judged = dict(zip(known, adjusted([_p(ratios[name]) for name in known]), strict=True))
-    return [Figure(name, a.get(name), b.get(name), ratios[name], _beyond(judged.get(name))) for name in names]
+    return [
+        Figure(
+            name, _middle(sides[name][0]), _middle(sides[name][1]), ratios[name], _beyond(judged.get(name))
+        )
+        for name in names
+    ]
 
 
 def _p(found: Ratio | None) -> float:
@@ -63,22 +70,23 @@ def _beyond(p: float | None) -> bool | None:
     return None if p is None else p < 1 - LEVEL
 
 
-def _ratio(first: Node, second: Node, name: str, a: float | None, b: float | None) -> Ratio | None:
-    if a is None or b is None:
-        return None
-    ours, theirs = _repeats(second, name) or [b], _repeats(first, name) or [a]
-    if min(*ours, *theirs) <= 0:
-        return None
-    return ratio(ours, theirs)
+def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio | None:
+    return ratio(theirs, ours) if ours and theirs and min(*ours, *theirs) > 0 else None
 
 
-def _repeats(result: Node, name: str) -> list[float]:
-    """The figure in each of the result's runs."""
+def _middle(values: Sequence[float]) -> float | None:
+    """Of repeats, what their ratio is about."""
+    if len(values) < 2 or min(values) <= 0:
+        return values[0] if values else None
+    return statistics.geometric_mean(values)
+
+
+def _values(result: Node, name: str, known: Mapping[str, float]) -> list[float]:
+    """The figure in each of the result's runs; without such, the result's own."""
     runs = result.get("runs")
-    if not isinstance(runs, Sequence):
-        return []
-    values = (dict(_numbers(run)).get(name) for run in runs if isinstance(run, Mapping))
-    return [value for value in values if value is not None]
+    each = [dict(_numbers(run)).get(name) for run in runs] if isinstance(runs, list) else []
+    found = [value for value in each if value is not None]
+    return found or ([known[name]] if name in known else [])
 
 
 def _numbers(node: Node, prefix: str = "") -> Iterator[tuple[str, float]]:

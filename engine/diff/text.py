@@ -66,7 +66,7 @@ def _figures(figures: Sequence[Figure]) -> list[str]:
         f"  {name:<{widths[0]}}  {a:>{widths[1]}}  {b:>{widths[2]}}  {c:<{widths[3]}}  {mark}".rstrip()
         for name, a, b, c, mark in rows
     ]
-    return ["figures, B against A (95% interval where both have three repeats):", *lines]
+    return ["figures, B against A; of repeats the geometric mean, from three on with a 95% interval:", *lines]
 
 
 def change(ratio: Ratio | None) -> str:

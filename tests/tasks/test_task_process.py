@@ -25,7 +25,9 @@ LIGHT = (
     "engine.runs",
     "engine.metrics",
     "engine.snapshot",
-    "engine.replay",
+    "engine.replay.cli",
+    "engine.replay.engines",
+    "engine.diff.cli",
 )
 
 
