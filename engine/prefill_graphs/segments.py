@@ -43,10 +43,14 @@ class Segments:
         attended[tokens : self.size].zero_()  # padding must stay finite: its KV lies in the padding page
         for graph, call in zip(self.graphs, self.calls, strict=False):
             graph.replay()
-            result = yield replace(call, q=call.q[:tokens], k=call.k[:tokens], v=call.v[:tokens])
+            result = yield call if tokens == self.size else _first(call, tokens)
             attended[:tokens].copy_(result)
         self.graphs[-1].replay()
         return self.hidden[:tokens], None if self.aux is None else self.aux[:tokens]
+
+
+def _first(call: AttentionCall, tokens: int) -> AttentionCall:
+    return AttentionCall(call.q[:tokens], call.k[:tokens], call.v[:tokens], call.kv)
 
 
 def capture(

@@ -100,7 +100,7 @@ class TwoBatches(Driver):
 
     def _unsplit(self, batch: ForwardBatch) -> None:
         self._metrics.unsplit_passes += 1
-        if not self._warned and batch.size:
+        if not self._warned and batch.size > 1:  # one request is not for a threshold to split
             self._warned = True
             log.warning(
                 "tbo=two_batch: a pass of %d requests and %d tokens runs as one batch, as do others below "
