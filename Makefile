@@ -1,4 +1,5 @@
 # make run   answers to the built-in prompts; any override through ARGS='attention=triton prompt="Hello!"'
+# make sweep a small study of drafts and backends, with a report; any narrowing through ARGS
 # make test  ruff, format, mypy, pytest
 # make setup the environment alone
 # PYTHON: the interpreter to start from. PIP_ARGS: passed to every pip install. JOBS: test processes.
@@ -13,11 +14,14 @@ BIN := $(VENV)/bin
 # As it was typed: make expands nothing in it, and no shell sees it, so `$` and `*` in a prompt survive.
 export SYNCLESS_ARGS = $(value ARGS)
 
-.PHONY: run test setup lint clean
+.PHONY: run sweep test setup lint clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.ready-run
 	@$(BIN)/python tools/run_args.py
+
+sweep: $(VENV)/.ready-run
+	@$(BIN)/python tools/run_args.py sweep=smoke
 
 test: $(VENV)/.ready-test lint
 	$(BIN)/python -m pytest -q -n $(JOBS) $(PYTEST_ARGS)

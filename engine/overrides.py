@@ -174,6 +174,8 @@ def _option_problem(override: Override, tree: ConfTree, sweep: bool) -> str:
     unknown = [name for name in wanted if name not in options]
     if not unknown:
         return ""
+    if not sweep and all(part.strip(" '\"") in options for part in value.split(",")):
+        return f"{_short(override.raw)}: these are several options of {override.key}; to run each add -m"
     names = (
         f"it has {', '.join(options)}" if len(options) > 1 else f"its only option is {next(iter(options))}"
     )

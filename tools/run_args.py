@@ -1,4 +1,4 @@
-"""`make run`: the words of ARGS, quoted as in a shell but nothing expanded, given to the command line."""
+"""`make run` and `make sweep`: our words, then those of ARGS, quoted as in a shell but nothing expanded."""
 
 import os
 import shlex
@@ -17,7 +17,7 @@ def main() -> int:
     except ValueError as error:
         print(f"error: ARGS cannot be split into words ({error}): {text}", file=sys.stderr)
         return 1
-    os.execv(sys.executable, [sys.executable, "-m", "engine", *arguments])
+    os.execv(sys.executable, [sys.executable, "-m", "engine", *sys.argv[1:], *arguments])
 
 
 if __name__ == "__main__":

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 
 from engine import __version__
+from engine.build import config_keys
 from engine.cli.flags import flag_parser
 from engine.conf_tree import ConfTree, Option, conf_tree
+from engine.sweeps.states import FAILURES
+from engine.sweeps.study import Study
 
 _HEAD = """\
 syncless {version}: text from language models, composed from a command line
@@ -21,14 +24,15 @@ examples
   syncless task=chat
   syncless task=explain attention=triton        what would run, why, and what forbids it
   syncless --cfg job -p cache                   every key of one group and its value
+  syncless -m spec=none,ngram overlap=none,future --dry-run   the cells of a sweep, and what forbids them
 """
 
 
 def help_text() -> str:
     """The whole text; an asterisk marks each group's default."""
     tree = conf_tree()
-    blocks = [_HEAD.format(version=__version__), _groups(tree), _values(tree), _flags(), _EXAMPLES.rstrip()]
-    return "\n".join(blocks)
+    blocks = [_HEAD.format(version=__version__), _groups(tree), _values(tree), _sweeps(tree), _flags()]
+    return "\n".join([*blocks, _EXAMPLES.rstrip()])
 
 
 def _groups(tree: ConfTree) -> str:
@@ -53,6 +57,18 @@ def _values(tree: ConfTree) -> str:
     width = max(len(cell) for cell in cells.values())
     lines = [f"  {cell:<{width}}  {tree.notes.get(name, '')}".rstrip() for name, cell in cells.items()]
     return "\n".join(["values", *lines]) + "\n"
+
+
+def _sweeps(tree: ConfTree) -> str:
+    """Committed studies, and what goes with any sweep."""
+    cells = {f"sweep={study.name}": study.summary for study in tree.studies.values()} | {
+        "sweep.KEY=VALUE": "settings of the sweep: " + ", ".join(config_keys(Study)),
+        "resume=FOLDER": "go on with a sweep that was stopped; finished jobs are left alone",
+        "retry=failed": f"with resume: do jobs that failed again; or one of {', '.join(FAILURES[1:])}",
+    }
+    width = max(len(cell) for cell in cells)
+    lines = [f"  {cell:<{width}}  {note}" for cell, note in cells.items()]
+    return "\n".join(["sweeps (-m, or a study of conf/sweep)", *lines]) + "\n"
 
 
 def _flags() -> str:

@@ -52,10 +52,15 @@ def axes_of(study: Study, overrides: Sequence[str]) -> list[Axis]:
     return list(_over(_parsed(study.config.overrides), _parsed(overrides)).values())
 
 
-def lines_of(axes: Sequence[Axis], extra: Sequence[Sequence[str]] = ()) -> list[Line]:
-    """Every combination; then those of the extra command lines, beside the overrides that do not vary."""
-    grids = [list(axes), *(_beside(axes, _parsed(overrides)) for overrides in extra)]
-    return [line_of(overrides) for grid in grids for overrides in _combinations(grid)]
+def lines_of(axes: Sequence[Axis]) -> list[Line]:
+    """Every combination."""
+    grid = itertools.product(*([axis.line(value) for value in axis.values] for axis in axes))
+    return [line_of(overrides) for overrides in grid]
+
+
+def extra_lines(axes: Sequence[Axis], extra: Sequence[Sequence[str]]) -> list[Line]:
+    """Those of further command lines, each beside the overrides that do not vary."""
+    return [line for overrides in extra for line in lines_of(_beside(axes, _parsed(overrides)))]
 
 
 def value_at(config: Mapping[str, Any], key: str) -> Any:
@@ -88,10 +93,6 @@ def _narrows(axis: Axis, former: Axis | None) -> bool:
 def _root(key: str) -> str:
     """ "spec" of spec.num_steps and of attention@spec.draft_attention."""
     return key.rpartition("@")[2].partition(".")[0]
-
-
-def _combinations(axes: Sequence[Axis]) -> list[tuple[str, ...]]:
-    return list(itertools.product(*([axis.line(value) for value in axis.values] for axis in axes)))
 
 
 def _parsed(overrides: Sequence[str]) -> dict[str, Axis]:

@@ -6,6 +6,7 @@ that does not compose. Knows command lines and verdicts; runs nothing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -42,14 +43,15 @@ class Cell:
     def title(self) -> str:
         """What tells it from the others: what it sets, and the options it has."""
         own = {override.partition("=")[0] for override in self.overrides}
-        words = [f"{k}={v}" for k, v in self.varied.items() if k in own or k in self.choices]
-        return " ".join(words) or "the only cell"
+        shown = {k: v for k, v in self.varied.items() if k in own or k in self.choices}
+        return " ".join(f"{key}={_plain(value)}" for key, value in shown.items()) or "the only cell"
 
 
-def judged(lines: Sequence[Line]) -> tuple[Cell, ...]:
-    """The cells of the lines, each once, in their order."""
+def judged(lines: Sequence[Line], varying: Sequence[str] | None = None) -> tuple[Cell, ...]:
+    """The cells of the lines, each once, in their order. varying: keys that differ between cells, where these
+    lines are not all of them."""
     found = [_cell(line) for line in lines]
-    keys = _varying(found, lines)
+    keys = _varying(found, lines) if varying is None else varying
     varied = [
         replace(cell, varied=_varied(cell, line, keys)) for cell, line in zip(found, lines, strict=True)
     ]
@@ -74,6 +76,11 @@ def identity(config: Mapping[str, Any]) -> str:
         if isinstance(parts.get(group), dict):
             parts[group].pop(name, None)
     return config_hash(parts)[:ID_LENGTH]
+
+
+def _plain(value: Any) -> str:
+    """As it is written on a command line."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def _cell(line: Line) -> Cell:

@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +63,11 @@ class SweepFolder:
             return JobState.from_document(_read(self.job(cell_id) / JOB))
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+    def states(self, cell_ids: Iterable[str]) -> dict[str, JobState]:
+        """Of the jobs that have ended."""
+        found = {cell_id: self.state(cell_id) for cell_id in cell_ids}
+        return {cell_id: state for cell_id, state in found.items() if state is not None}
 
     def result(self, cell_id: str) -> dict[str, Any]:
         """result.json of a job; empty where it left none."""

@@ -22,6 +22,7 @@ from engine.build import nearest
 from engine.compose import search_path
 from engine.conf_tree import ROOT_NAME
 from engine.errors import UserError
+from engine.quoting import quote
 from engine.sweeps.folder import JOBS
 from engine.sweeps.process import python_path
 
@@ -48,7 +49,7 @@ class LaunchPlan:
 
     def launch(self, directory: str, cell_ids: Sequence[str], task: TaskFunction) -> None:
         """Run the jobs of these cells; returns when all have ended. directory: of the sweep."""
-        config = self._compose([f"hydra.sweep.dir='{directory}'", "hydra.output_subdir=null"])
+        config = self._compose([f"hydra.sweep.dir={quote(directory)}", "hydra.output_subdir=null"])
         launcher = self._launcher(config, task)
         jobs = [[f"hydra.sweep.subdir={JOBS}/{cell_id}"] for cell_id in cell_ids]
         with env_override({"PYTHONPATH": python_path()}):  # for workers that a launcher starts

@@ -12,12 +12,14 @@ from engine.sweeps.states import FAILURES, FINISHED, OK, REJECTED, JobState
 States = Mapping[str, JobState]
 
 
-def listing(cells: Sequence[Cell], states: States, todo: Sequence[Cell]) -> str:
-    """Every cell with its verdict; of a sweep that was started, what became of it."""
+def listing(cells: Sequence[Cell], states: States, todo: Sequence[Cell], trials: int) -> str:
+    """Every known cell with its verdict; of a sweep that was started, what became of it. trials: cells that
+    are yet to be chosen."""
     waiting = {cell.id for cell in todo}
     words = [_word(cell, states.get(cell.id), waiting) for cell in cells]
-    width = max(len(word) for word in words)
-    lines = [counted(Counter(words), len(cells))]
+    width = max((len(word) for word in words), default=0)
+    lines = [counted(Counter(words), len(cells))] if cells else []
+    lines += [f"{trials} cells are chosen while the sweep runs (sweep.trials)"] if trials else []
     for number, (cell, word) in enumerate(zip(cells, words, strict=True), 1):
         lines.append(f"{number:>4}  {cell.id}  {word:<{width}}  {cell.title}")
         lines += [f"{'':22}{line}" for line in _notes(cell, states.get(cell.id))]

@@ -7,7 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from engine.errors import UserError
+from engine.sweeps.axes import Axis
 from engine.sweeps.cells import Cell
+from engine.sweeps.states import OK
 from engine.sweeps.study import Study, study_from
 
 VERSION = 1
@@ -15,9 +17,11 @@ COMMAND = ("python", "-m", "engine", "-m")
 SETTINGS = ("timeout", "fail_fast", "strict", "figure", "better", "trials", "batch", "seed")
 
 
-def manifest_of(arguments: Sequence[str], study: Study, cells: Sequence[Cell]) -> dict[str, Any]:
-    """The document. arguments: overrides of the command line that starts the same sweep again. Configs are
-    not in it: the run folders hold them."""
+def manifest_of(
+    arguments: Sequence[str], study: Study, axes: Sequence[Axis], cells: Sequence[Cell]
+) -> dict[str, Any]:
+    """The document. arguments: overrides of the command line that starts the same sweep again. axes: what a
+    search chooses from. Configs are not in it: the run folders hold them."""
     baseline = study.config.baseline
     return {
         "version": VERSION,
@@ -26,6 +30,8 @@ def manifest_of(arguments: Sequence[str], study: Study, cells: Sequence[Cell]) -
         "study": study.name,
         "baseline": None if baseline is None else list(baseline),
         "settings": {name: getattr(study.config, name) for name in SETTINGS},
+        "known": sum(cell.verdict == OK for cell in cells),
+        "axes": [[axis.key, list(axis.values)] for axis in axes],
         "cells": [cell_row(cell) for cell in cells],
     }
 
@@ -59,6 +65,14 @@ def cells_of(manifest: Mapping[str, Any]) -> tuple[Cell, ...]:
     try:
         return tuple(_cell(row) for row in manifest["cells"])
     except (KeyError, TypeError) as error:
+        raise UserError(f"sweep.json is damaged ({error}): start the sweep again") from error
+
+
+def axes_of_manifest(manifest: Mapping[str, Any]) -> list[Axis]:
+    """What a search chooses from. UserError where the manifest does not say."""
+    try:
+        return [Axis(str(key), tuple(values)) for key, values in manifest["axes"]]
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"sweep.json is damaged ({error}): start the sweep again") from error
 
 

@@ -11,6 +11,13 @@ from engine.errors import UserError
 from engine.sweeps.states import FAILURES
 
 RESUME, RETRY = "resume", "retry"
+NOT_HERE = {  # settings of Hydra that have no effect on a sweep: what does instead
+    "hydra.run.dir": "hydra.sweep.dir=FOLDER is the sweep's folder",
+    "hydra.sweep.subdir": "a job's folder is named after the hash of its config",
+    "hydra/sweeper": "sweep.trials=N searches with Optuna",
+    "hydra.sweeper": "sweep.trials=N searches with Optuna",
+    "hydra.mode": "-m or sweep=NAME starts a sweep",
+}
 
 
 @dataclass(frozen=True)
@@ -43,14 +50,23 @@ def sweep_request(arguments: Sequence[str]) -> SweepRequest:
 
 
 def _check(request: SweepRequest, retry: str | None) -> None:
+    for line in request.hydra:
+        found = next((why for key, why in NOT_HERE.items() if _within(_key(line).lstrip("+"), key)), None)
+        if found:
+            raise UserError(f"{line} has no effect on a sweep: {found}")
     if request.resume is None and retry is not None:
         raise UserError(f"retry={retry} goes with resume=DIR: a new sweep has nothing to do again")
-    if request.resume is not None and (request.study or request.overrides):
-        extra = f"sweep={request.study}" if request.study else request.overrides[0]
+    folder = tuple(line for line in request.hydra if _key(line) == "hydra.sweep.dir")
+    extra = [*([f"sweep={request.study}"] if request.study else []), *request.overrides, *folder]
+    if request.resume is not None and extra:
         raise UserError(
-            f"resume={request.resume} takes its jobs from that folder, so {extra} has no place beside it; "
+            f"resume={request.resume} takes its jobs from that folder, so {extra[0]} has no place beside it; "
             "only retry=, sweep.KEY= and hydra/launcher= do"
         )
+
+
+def _within(key: str, parent: str) -> bool:
+    return key == parent or key.startswith(f"{parent}.")
 
 
 def _states(retry: str | None) -> frozenset[str]:

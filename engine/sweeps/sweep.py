@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from engine.errors import UserError
-from engine.sweeps.axes import axes_of, line_of, lines_of
-from engine.sweeps.cells import Cell, judged, require_one
+from engine.sweeps.axes import axes_of, extra_lines, line_of
+from engine.sweeps.cells import Cell, judged
 from engine.sweeps.folder import SweepFolder
 from engine.sweeps.launch import LaunchPlan, launch_plan
 from engine.sweeps.listing import listing
-from engine.sweeps.manifest import cells_of, manifest_of, study_of
+from engine.sweeps.manifest import axes_of_manifest, cells_of, manifest_of, study_of
 from engine.sweeps.request import SweepRequest, sweep_request
 from engine.sweeps.running import Sweep, run_jobs
+from engine.sweeps.search import chooser_of
 from engine.sweeps.states import FAILURES, FINISHED, OK, JobState
 from engine.sweeps.study import load_study
 from engine.tasks.base import EXIT_OK
+
+MANY = 40  # cells whose check takes some seconds
 
 
 def run_sweep(arguments: Sequence[str], *, dry_run: bool = False) -> int:
@@ -33,16 +36,21 @@ def _start(
     request: SweepRequest, arguments: Sequence[str], plan: LaunchPlan, dry_run: bool, out: TextIO, err: TextIO
 ) -> int:
     study = load_study(request.study, request.settings)
-    cells = judged(lines_of(axes_of(study, request.overrides), study.config.extra))
-    require_one(cells)
+    axes = axes_of(study, request.overrides)
+    chooser = chooser_of(axes, study.config)
+    lines = [*chooser.first(axes), *extra_lines(axes, study.config.extra)]
+    if len(lines) > MANY:
+        print(f"checking {len(lines)} cells", file=err, flush=True)
+    cells = judged(lines)
+    chooser.require_one(cells)
     todo = tuple(cell for cell in cells if cell.verdict == OK)
     if dry_run:
-        print(listing(cells, {}, todo), file=out)
+        print(listing(cells, {}, todo, chooser.trials), file=out)
         return EXIT_OK
     folder = SweepFolder.create(plan.folder)
     with folder.locked():
-        folder.write_manifest(manifest_of(arguments, study, cells))
-        return run_jobs(Sweep(study, cells, todo, plan, folder), out, err)
+        folder.write_manifest(manifest_of(arguments, study, axes, cells))
+        return run_jobs(Sweep(study, cells, todo, len(todo), chooser, plan, folder), out, err)
 
 
 def _go_on(
@@ -51,14 +59,21 @@ def _go_on(
     folder = SweepFolder.open(directory)
     manifest = folder.manifest()
     study, cells = study_of(manifest, request.settings), cells_of(manifest)
+    chooser = chooser_of(axes_of_manifest(manifest), study.config)
+    known = int(manifest.get("known", len(cells)))
+    if dry_run:
+        todo = _open(cells, folder, request.retry)
+        print(listing(cells, folder.states(cell.id for cell in cells), todo, chooser.trials), file=out)
+        return EXIT_OK
     with folder.locked():
-        states = {cell.id: folder.state(cell.id) for cell in cells}
-        todo = [cell for cell in cells if cell.verdict == OK and _is_open(states[cell.id], request.retry)]
-        if dry_run:
-            print(listing(cells, {k: v for k, v in states.items() if v is not None}, todo), file=out)
-            return EXIT_OK
+        todo = _open(cells, folder, request.retry)
         _require_same(todo, directory)
-        return run_jobs(Sweep(study, cells, tuple(todo), plan, folder), out, err)
+        return run_jobs(Sweep(study, cells, todo, known, chooser, plan, folder), out, err)
+
+
+def _open(cells: Sequence[Cell], folder: SweepFolder, retry: frozenset[str]) -> tuple[Cell, ...]:
+    runnable = (cell for cell in cells if cell.verdict == OK)
+    return tuple(cell for cell in runnable if _is_open(folder.state(cell.id), retry))
 
 
 def _is_open(state: JobState | None, retry: frozenset[str]) -> bool:

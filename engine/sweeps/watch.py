@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TextIO
 
@@ -18,31 +18,26 @@ SECONDS_A_JOB = 0.01  # longer between looks at many files
 
 
 class Watch:
-    """`with Watch(...)`: a thread looks at the jobs, whoever runs them, until all of `cells` have ended.
+    """`with Watch(...) as watch:` a thread looks at the jobs that are expected, whoever runs them.
 
-    cells: that can run. todo: those that run now; the others count as done. figures: cell id -> what its job
-    is compared by.
+    total: jobs of the sweep in the end. judge: the figure that a cell is compared by.
     """
 
     def __init__(
         self,
         folder: SweepFolder,
-        cells: Sequence[Cell],
-        todo: Sequence[Cell],
-        figures: Mapping[str, MainFigure],
+        total: int,
+        judge: Callable[[Cell], MainFigure],
         summarise: Callable[[], object],
         stderr: TextIO,
     ) -> None:
-        self._folder, self._stderr, self._summarise = folder, stderr, summarise
-        self._titles = {cell.id: cell.title for cell in cells}
-        self._open = {cell.id: _stamp(folder.state(cell.id)) for cell in todo}
+        self._folder, self._stderr, self._summarise, self._judge = folder, stderr, summarise, judge
+        self._total, self._start, self._done = total, time.monotonic(), 0
+        self._cells: dict[str, Cell] = {}
+        self._open: dict[str, str | None] = {}
         self._begun: set[str] = set()
-        self._figures = figures
-        self._total, self._mine, self._start = len(cells), len(todo), time.monotonic()
-        self._best: tuple[float, str] | None = None
-        for cell in cells:
-            self._rank(cell.id)
-        self._ended = threading.Event()
+        self._best: tuple[float, Cell] | None = None
+        self._lock, self._ended = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def __enter__(self) -> Watch:
@@ -54,66 +49,86 @@ class Watch:
     ) -> None:
         self._ended.set()
         self._thread.join()
-        self._look()
+        self.look()
 
-    @property
-    def open(self) -> frozenset[str]:
-        """Cells whose jobs have not ended."""
-        return frozenset(self._open)
+    def know(self, cells: Sequence[Cell]) -> None:
+        """Cells that can run, in the order in which they are counted; some may have ended before."""
+        with self._lock:
+            for cell in cells:
+                self._cells[cell.id] = cell
+                self._rank(cell)
+            self._total = max(self._total, len(self._cells))
+
+    def expect(self, cells: Sequence[Cell]) -> None:
+        """Known cells that run from now on."""
+        with self._lock:
+            self._open |= {cell.id: _stamp(self._folder.state(cell.id)) for cell in cells}
+
+    def look(self) -> frozenset[str]:
+        """Say what has happened since the last look; the cells whose jobs have not ended."""
+        with self._lock:
+            states = {cell_id: self._folder.state(cell_id) for cell_id in self._open}
+            ended = [s for cell_id, s in states.items() if s is not None and _stamp(s) != self._open[cell_id]]
+            for state in ended:
+                self._end(state)
+            for cell_id in self._open:
+                if cell_id not in self._begun and self._running(cell_id, states[cell_id]):
+                    self._begun.add(cell_id)
+                    number = 1 + list(self._cells).index(cell_id)
+                    self._say(f"job {number} of {self._total}: {self._cells[cell_id].title}")
+            still = frozenset(self._open)
+        if ended:
+            self._summarise()
+        return still
+
+    def value(self, cell: Cell) -> float | None:
+        """What a finished job is compared by."""
+        state = self._folder.state(cell.id)
+        finished = state is not None and state.state == FINISHED
+        return self._judge(cell).of(self._folder.result(cell.id)) if finished else None
 
     def _run(self) -> None:
         while not self._ended.wait(max(POLL_SECONDS, len(self._open) * SECONDS_A_JOB)):
-            self._look()
+            self.look()
 
-    def _look(self) -> None:
-        states = {cell_id: self._folder.state(cell_id) for cell_id in self._open}
-        ended = [s for cell_id, s in states.items() if s is not None and _stamp(s) != self._open[cell_id]]
-        for state in ended:
-            del self._open[state.id]
-            self._rank(state.id)
-            self._say(self._line(state))
-        for cell_id in self._open:
-            if cell_id not in self._begun and self._running(cell_id, states[cell_id]):
-                self._begun.add(cell_id)
-                self._say(f"job {self._number(cell_id)} of {self._total}: {self._titles[cell_id]}")
-        if ended:
-            self._summarise()
+    def _end(self, state: JobState) -> None:
+        del self._open[state.id]
+        self._begun.discard(state.id)
+        self._done += 1
+        self._rank(self._cells[state.id])
+        self._say(self._line(state))
 
     def _running(self, cell_id: str, state: JobState | None) -> bool:
         return state is None and (self._folder.job(cell_id) / LOG).is_file()
 
     def _line(self, state: JobState) -> str:
-        done = self._total - len(self._open)
-        figure = self._figures[state.id].of(self._folder.result(state.id))
-        shown = "" if figure is None or state.state != FINISHED else f", {figure:.4g}"
+        cell = self._cells[state.id]
+        value = self.value(cell) if state.state == FINISHED else None
+        shown = "" if value is None else f", {value:.4g}"
         why = f": {state.reason}" if state.reason else ""
-        words = f"[{done}/{self._total}] {state.state.replace('_', ' ')} in {_time(state.seconds)}{shown}"
-        tail = [f"{words}  {self._titles[state.id]}{why}", *self._left(), *self._best_so_far()]
-        return "; ".join(tail)
+        words = f"{state.state.replace('_', ' ')} in {_time(state.seconds)}{shown}  {cell.title}{why}"
+        count = f"[{self._ended_jobs()}/{self._total}]"
+        return "; ".join([f"{count} {words}", *self._left(), *self._best_so_far()])
+
+    def _ended_jobs(self) -> int:
+        return sum(self._folder.state(cell_id) is not None for cell_id in self._cells)
 
     def _left(self) -> list[str]:
-        done, left = self._mine - len(self._open), len(self._open)
-        if not done or not left:
+        left = self._total - self._ended_jobs()
+        if left <= 0:
             return []
-        return [f"about {_time((time.monotonic() - self._start) / done * left)} left"]
+        return [f"about {_time((time.monotonic() - self._start) / self._done * left)} left"]
 
     def _best_so_far(self) -> list[str]:
         if self._best is None:
             return []
-        value, cell_id = self._best
-        name = self._figures[cell_id].name
-        return [f"best so far {value:.4g} {name} with {self._titles[cell_id]}"]
+        value, cell = self._best
+        return [f"best so far {value:.4g} {self._judge(cell).name} with {cell.title}"]
 
-    def _rank(self, cell_id: str) -> None:
-        state, figure = self._folder.state(cell_id), self._figures.get(cell_id)
-        if figure is None or state is None or state.state != FINISHED:
-            return
-        value = figure.of(self._folder.result(cell_id))
-        if value is not None and (self._best is None or figure.better(value, self._best[0])):
-            self._best = value, cell_id
-
-    def _number(self, cell_id: str) -> int:
-        return 1 + list(self._titles).index(cell_id)
+    def _rank(self, cell: Cell) -> None:
+        value = self.value(cell)
+        if value is not None and (self._best is None or self._judge(cell).better(value, self._best[0])):
+            self._best = value, cell
 
     def _say(self, line: str) -> None:
         print(line, file=self._stderr, flush=True)

@@ -81,6 +81,7 @@ def test_yaml_spells_out_every_option_with_the_class_default(group, option):
         (["overlap=false"], [["overlap=false", "it has future, none"]]),
         (["tbo=null"], [["tbo=null", "its only option is none"]]),
         (["spec="], [["spec=", "eagle3", "none"]]),
+        (["spec=none,ngram"], [["several options of spec", "add -m"]]),
         (["cache={page_size: 3}"], [["cache has no option"]]),
         (["model.dtyp=bf16"], [["model.dtyp", "did you mean dtype?"]]),
         (["+foo=1"], [["+foo=1", "there is no foo"]]),

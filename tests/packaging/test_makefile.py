@@ -75,6 +75,12 @@ def test_args_reach_the_command_line_as_typed(make, text, words):
     assert calls[-1] == words
 
 
+def test_sweep_runs_the_smoke_study_with_args_behind(make):
+    code, calls, err = make("sweep", "ARGS=model=tiny spec=none,ngram")
+    assert code == 0, err
+    assert calls[-2:] == [["tools/run_args.py", "sweep=smoke"], ["model=tiny", "spec=none,ngram"]]
+
+
 def test_open_quote_is_one_sentence(monkeypatch, capsys):
     monkeypatch.setenv("SYNCLESS_ARGS", "prompt='It")
     assert run_args.main() == 1

@@ -18,7 +18,7 @@ from engine.provenance import PACKAGE_ROOT
 from engine.sweeps.folder import JOB, JOBS, MANIFEST
 
 CRASH = ("model=tiny", "device=cpu", "task=crash")  # jobs that need no torch
-TINY = ("model=tiny", "device=cpu", "threads=1", "seed=1", "sampling.max_tokens=6", "workload.limit=2")
+TINY = ("model=tiny", "device=cpu", "threads=1", "seed=1", "sampling.max_tokens=6")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 from engine.compose import compose
 from engine.errors import UserError
-from engine.sweeps.axes import axes_of, lines_of
+from engine.sweeps.axes import axes_of, extra_lines, lines_of
 from engine.sweeps.cells import Cell, identity, judged, require_one
 from engine.sweeps.manifest import cells_of, manifest_of
 from engine.sweeps.states import OK, REJECTED
@@ -21,7 +21,8 @@ def study(*overrides: str, extra: tuple[tuple[str, ...], ...] = ()) -> Study:
 
 def cells(*overrides: str, of: Study | None = None) -> tuple[Cell, ...]:
     chosen = of or study()
-    return judged(lines_of(axes_of(chosen, overrides), chosen.config.extra))
+    axes = axes_of(chosen, overrides)
+    return judged([*lines_of(axes), *extra_lines(axes, chosen.config.extra)])
 
 
 def refusal(*overrides: str) -> str:
@@ -152,7 +153,7 @@ def test_extra_command_lines_stand_beside_what_does_not_vary():
 
 def test_a_manifest_gives_its_cells_back():
     found = cells("model=tiny", "device=cpu", "cache.page_size=16,0,16")
-    document = manifest_of(["cache.page_size=16,0,16"], study(), found)
+    document = manifest_of(["cache.page_size=16,0,16"], study(), axes_of(study(), []), found)
     assert cells_of(document) == found
     assert document["command"][-1] == "cache.page_size=16,0,16"
     with pytest.raises(UserError, match="another version"):

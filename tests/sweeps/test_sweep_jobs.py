@@ -124,6 +124,9 @@ def test_a_wrong_command_line_leaves_nothing(cli, tmp_path):
         [f"resume={tmp_path}"],
         ["retry=failed"],
         ["sweep=nope"],
+        ["-m", *CRASH, "hydra.run.dir=here"],
+        ["-m", *CRASH, "hydra.sweep.subdir=here"],
+        ["-m", *CRASH, "hydra/sweeper=optuna"],
     ):
         ran = cli(*line)
         assert ran.code == 1, line

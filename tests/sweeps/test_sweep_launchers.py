@@ -15,14 +15,14 @@ from hydra.plugins.launcher import Launcher
 from engine.sweeps.folder import JOBS, LOG, SweepFolder
 from engine.sweeps.launch import EXTRAS, OURS, launch_plan
 
-PLUGINS = {"joblib": "joblib", "submitit_local": "submitit", "ray": "ray", "basic": "basic"}
-ONE_MACHINE = ("basic", "joblib", "submitit_local", "ray")
+PLUGINS = {"joblib": "joblib", "submitit_local": "submitit", "ray": "ray"}
+ONE_MACHINE = ("joblib", "submitit_local", "ray")
 
 
 def launcher(name: str) -> tuple[str, ...]:
     """Its overrides; skips where it is not installed."""
     plugin = PLUGINS[name]
-    if plugin != "basic" and importlib.util.find_spec(f"hydra_plugins.hydra_{plugin}_launcher") is None:
+    if importlib.util.find_spec(f"hydra_plugins.hydra_{plugin}_launcher") is None:
         pytest.skip(f"hydra/launcher={name}: pip install 'syncless[{plugin}]'")
     return (f"hydra/launcher={name}",)
 

@@ -18,7 +18,7 @@ from engine.sweeps.folder import JOB, JOBS, LOG, SweepFolder
 from engine.sweeps.manifest import manifest_of
 from engine.sweeps.study import load_study
 
-SWEEP = ("-m", *TINY, "cache.page_size=8,16,32,0")
+SWEEP = ("sweep=smoke", *TINY, "spec=none", "task.repeats=1", "workload.limit=1")
 
 
 def wait_for(where: Path, pattern: str, count: int = 1) -> list[Path]:
@@ -39,7 +39,7 @@ def rows(folder: Path) -> list[tuple[object, ...]]:
 
 def test_interrupted_and_resumed_equals_uninterrupted(cli, tmp_path):
     whole = cli(*SWEEP)
-    assert whole.code == 0
+    assert whole.code == 0, "rejected cells and a job that kills itself are rows, not a failure of the sweep"
     running = start(tmp_path, *SWEEP, "hydra.sweep.dir=half")
     (finished,) = wait_for(tmp_path, f"half/{JOBS}/*/{JOB}")
     wait_for(tmp_path, f"half/{JOBS}/*/{LOG}", 2)
@@ -48,13 +48,16 @@ def test_interrupted_and_resumed_equals_uninterrupted(cli, tmp_path):
     assert running.returncode == 130, err
     half = Path(out.splitlines()[-1])
     assert f"go on: python -m engine resume={half}" in out
-    assert list(states(half).values()) == ["finished", "interrupted", "", "rejected"]
+    assert list(states(half).values()).count("finished") == 1
+    assert list(states(half).values()).count("interrupted") == 1
     before = everything(finished.parent)
 
     resumed = cli(f"resume={half}")
     assert resumed.code == 0
-    assert resumed.err.startswith("job 2 of 3: cache.page_size=16")
+    assert resumed.err.startswith("job 2 of 4: ")
     assert everything(finished.parent) == before, "a finished job's folder is not touched"
+    ends = sorted(states(half).values())
+    assert ends == ["finished"] * 3 + ["killed"] + ["rejected"] * 3
     assert states(half) == states(whole.folder)
     assert rows(half) == rows(whole.folder)
     assert outputs(half) == outputs(whole.folder)
@@ -105,6 +108,7 @@ def test_another_config_than_at_the_start_is_refused(cli, no_report):
     [
         (["spec=none"], ["spec=none has no place beside it"]),
         (["sweep=smoke"], ["sweep=smoke has no place beside it"]),
+        (["hydra.sweep.dir=x"], ["hydra.sweep.dir=x has no place beside it"]),
         (["retry=fialed"], ["retry=fialed", "did you mean failed?"]),
         (["retry="], ["retry= is empty"]),
         (["sweep.timeout=x"], ["sweep.timeout=x"]),
@@ -113,7 +117,7 @@ def test_another_config_than_at_the_start_is_refused(cli, no_report):
 )
 def test_resume_takes_everything_from_its_folder(cli, tmp_path, beside, words):
     folder = SweepFolder.create(str(tmp_path / "s"))
-    folder.write_manifest(manifest_of([], load_study(None, []), []))
+    folder.write_manifest(manifest_of([], load_study(None, []), [], []))
     refused = cli(f"resume={folder.path}", *beside)
     assert refused.code == 1
     for word in words:
