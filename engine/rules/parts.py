@@ -158,11 +158,31 @@ def evaluation(facts: Facts) -> Answer:
     asked = facts.flag("task", "asks", "workload") == "eval"
     if part is None or not (asked or getattr(part.cls, "chosen", False)):
         return not_applicable("no test of accuracy was asked for")
+    if not asked and not facts.flag("task", "shows_violations", False):
+        return violated(
+            f"{facts.named('task')} asks no questions of {facts.named('eval')}; use task=eval, or eval=none"
+        )
+    if asked and facts.cfg.get("prompt") is not None:
+        return violated(
+            f"{facts.named('task')} asks the questions of {facts.named('eval')}; leave prompt out"
+        )
     try:
         part.cls(part.config)
     except UserError as error:
         return violated("; ".join(str(error).splitlines()))
     return ok(f"{facts.named('eval')} can be read")
+
+
+def arrivals(facts: Facts) -> Answer:
+    """Times of arrival are heard of by who asks a workload."""
+    if not facts.flag("arrivals", "timed", False):
+        return not_applicable("requests come at once")
+    if facts.flag("task", "asks", "workload") != "workload":
+        return violated(
+            f"{facts.named('task')} hands over all at once, whatever {facts.named('arrivals')} says; "
+            "use arrivals=none, or a task that asks a workload"
+        )
+    return ok(f"requests come by {facts.named('arrivals')}")
 
 
 def sampling(facts: Facts) -> Answer:
@@ -198,5 +218,6 @@ PART_RULES = (
     Rule("own checks", "each part accepts its values", own_checks),
     Rule("workload", "the prompts can be read", workload),
     Rule("evaluation", "the questions of a test of accuracy can be read", evaluation),
+    Rule("arrivals", "times of arrival go with a workload", arrivals),
     Rule("sampling", "sampling values fit each other and the model", sampling),
 )

@@ -5,14 +5,16 @@ Importable without torch. Knows no data set and no part by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from engine.build import choice, make_config, number, target_class
 from engine.errors import UserError
 from engine.evals.base import Evaluation
 from engine.evals.earlier import EarlierRun
+from engine.params import SamplingParams
 from engine.runs import QUESTIONS
 from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, Outcome, Task, TaskContext
 from engine.tasks.eval_report import eval_result, eval_text
@@ -42,11 +44,7 @@ class Eval(Task):
         self._config = config
 
     def run(self, context: TaskContext) -> Outcome:
-        params = sampling_params(context.config)
-        if params.n != 1:
-            raise UserError(
-                f"task=eval marks one answer a question, so sampling.n={params.n} cannot work: use 1"
-            )
+        params = single_answers(context.config)
         evaluation = load_evaluation(context.config)
         evaluation.fetch()
         questions = evaluation.questions()
@@ -56,20 +54,30 @@ class Eval(Task):
         with StopFlag(context.stderr) as stop, context.folder().open_lines() as out:
             examine = Examiner(context, params, self._config.concurrency, stop, out)
             own = examine(config, evaluation, questions, known=earlier.rows if earlier else None)
-
-            def ask_other(other: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-                theirs = load_evaluation(other)
-                theirs.fetch()
-                return list(examine(other, theirs, theirs.questions(), OTHER).rows)
-
-            others = None if stop.requested else opponent.rows(ask_other)
+            facts = {**_facts(earlier), **own.facts}
+            others = None if stop.requested else opponent.rows(partial(_ask_other, examine, facts["seed"]))
             stopped = stop.requested
-        facts = {**_facts(earlier), **own.facts}
         result = eval_result(evaluation, questions, own, opponent, others, facts, stopped=stopped)
         if stopped:
-            way = f"eval.resume={context.folder().path} goes on from here"
-            result["warnings"].append(f"interrupted: {way}")
+            result["warnings"].append(f"interrupted: eval.resume={context.folder().path} goes on from here")
         return Outcome(result, eval_text(result), EXIT_INTERRUPTED if stopped else EXIT_OK)
+
+
+def _ask_other(examine: Examiner, seed: int | None, config: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The marked answers of the configuration that is compared with, drawn by the same seed unless it has one
+    of its own."""
+    config = {**config, "seed": seed if config["seed"] is None else config["seed"]}
+    evaluation = load_evaluation(config)
+    evaluation.fetch()
+    return examine(config, evaluation, evaluation.questions(), OTHER).rows
+
+
+def single_answers(config: Mapping[str, Any]) -> SamplingParams:
+    """The sampling parameters; one answer a question is marked."""
+    params = sampling_params(config)
+    if params.n != 1:
+        raise UserError(f"task=eval marks one answer a question: sampling.n={params.n} cannot work, use 1")
+    return params
 
 
 def load_evaluation(config: Mapping[str, Any]) -> Evaluation:

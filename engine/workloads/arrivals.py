@@ -10,7 +10,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from engine.build import number
 from engine.workloads.base import WorkItem, Workload
@@ -18,6 +18,8 @@ from engine.workloads.base import WorkItem, Workload
 
 class Arrivals(ABC):
     """Gives every item of a workload its time."""
+
+    timed: ClassVar[bool] = True  # False: it adds no times of its own
 
     @dataclass(frozen=True)
     class Config:
@@ -33,6 +35,8 @@ class Arrivals(ABC):
 
 class AsGiven(Arrivals):
     """Everything at once, except items that name their own time (a recorded trace)."""
+
+    timed = False
 
     def __init__(self, config: Arrivals.Config) -> None:
         self._config = config

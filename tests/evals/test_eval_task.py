@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from engine.explain import explain_overrides
 from engine.rules import compose_checked
 from engine.runs import OUTPUTS, QUESTIONS, RESULT, RUN, read_lines
 from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, run_task
+from engine.tasks.eval import Eval
 
 
 def test_accuracy_rows_and_text(tmp_path: Path) -> None:
@@ -120,6 +122,9 @@ def test_a_check_that_was_not_asked_for_has_no_accuracy(tmp_path: Path) -> None:
         (["eval=gsm8k"], "eval=gsm8k needs its data: set eval.path=FILE"),
         (["eval=humaneval"], "eval.path=sample"),
         (["eval=gsm8k", "eval.path=/no/such.jsonl"], "cannot read eval.path=/no/such.jsonl"),
+        (["eval=gsm8k", "eval.path=sample", "prompt=hi"], "leave prompt out"),
+        (["eval=gsm8k", "eval.path=sample", "task=bench"], "task=bench asks no questions of eval=gsm8k"),
+        (["eval=gsm8k", "eval.path=sample", "arrivals=poisson"], "use arrivals=none"),
         (["eval=gsm8k", "eval.path=sample", "eval.against=nonsense"], "neither a run folder nor overrides"),
         (["eval=gsm8k", "eval.path=sample", "eval.against='spec=none"], "eval.against"),
         (["eval=gsm8k", "eval.path=sample", "eval.against=/tmp"], "not a readable run folder"),
@@ -128,8 +133,9 @@ def test_a_check_that_was_not_asked_for_has_no_accuracy(tmp_path: Path) -> None:
     ],
 )
 def test_startup_refuses_before_a_model_is_read(overrides: list[str], words: str) -> None:
+    task = [] if any(line.startswith("task=") for line in overrides) else ["task=eval"]
     with pytest.raises(UserError) as caught:
-        compose_checked(["task=eval", "model=tiny", "device=cpu", *overrides])
+        compose_checked([*task, "model=tiny", "device=cpu", *overrides])
     assert words in str(caught.value)
     assert "Traceback" not in str(caught.value)
 
@@ -323,3 +329,27 @@ def test_a_stop_before_the_comparison_keeps_the_runs_own_figures(tmp_path: Path)
     assert result["against"] is None
     assert result["answered"] == len(read_lines(context.folder().path / OUTPUTS))
     assert json.loads((context.folder().path / RESULT).read_text()) == result
+
+
+def test_progress_says_how_many_were_right_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.tasks.progress.LINE_SECONDS", 0.0)
+    fake = engine(solver(wrong=range(10)))
+    _, _, _, context = run(tmp_path, fake, "eval=gsm8k", write(tmp_path / "q.jsonl"), concurrency=1)
+    lines = [line for line in text_of(context.stderr).splitlines() if line.startswith("questions: ")]
+    assert len(lines) == 10
+    assert lines[-1].startswith("questions: 10/10, ")
+    assert lines[-1].endswith(", 0.0% right")
+
+
+def test_both_sides_draw_by_one_seed(tmp_path: Path) -> None:
+    built = []
+    engines = iter([engine(solver(), seed=77), engine(solver())])
+    overrides = ("task=eval", "eval=gsm8k", write(tmp_path / "q.jsonl"), "eval.against=overlap=none")
+    context = context_of(tmp_path, [], *overrides)
+
+    def make(config: Any) -> Any:
+        built.append((config["seed"], config["overlap"]["_target_"]))
+        return next(engines)
+
+    assert run_task(Eval(Eval.Config()), replace(context, make_engine=make), "text") == EXIT_OK
+    assert built == [(None, "engine.loop.OverlapLoop"), (77, "engine.loop.SerialLoop")]
