@@ -9,20 +9,25 @@ from backends.base import BackendFacts
 from engine.build import parts_of
 from engine.facts import Facts, backend_facts
 from engine.rules.base import Answer, Rule, first_problem, not_applicable, ok, unknown, violated
+from engine.rules.graphs import planned_prefills
 
 
 def prefill_graph(facts: Facts) -> Answer:
     """Segments of a pass end where the model stops for attention."""
     if not facts.flag("pcg", "captures_prefill", False):
         return not_applicable(f"{facts.named('pcg')} captures no prefill")
+    graphs, most = planned_prefills(facts, facts.option("scheduler", "chunk_tokens") or 1, facts.device.kind)
     if facts.flag("pcg", "captures_chunk", False):
-        return ok("a prefill pass is one graph for each size, its attention included")
+        return ok(f"prefill passes are graphs, attention included: {graphs} of them, up to {most} tokens")
     if not facts.flag("model", "stops_for_attention", True):
         return violated(
             f"{facts.named('pcg')} captures what lies between attention calls, and {facts.named('model')} "
             "makes none: it reads the KV pool itself; use pcg=none, or another model"
         )
-    return ok("a prefill pass is replayed in segments between attention calls; attention itself runs eagerly")
+    return ok(
+        f"prefill is replayed in segments between attention calls, which run eagerly: {graphs} sizes, up to "
+        f"{most} tokens"
+    )
 
 
 def whole_prefill(facts: Facts) -> Answer:

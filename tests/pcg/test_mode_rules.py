@@ -75,7 +75,10 @@ def test_explain_tells_it_too() -> None:
     found = explain_overrides(base("tbo=two_batch", "pcg=piecewise"))
     told = {rule["rule"]: rule["reason"] for rule in found.as_dict()["rules"]}
     assert "nothing to overlap" in told["two batches"]
-    assert "segments between attention calls" in told["prefill graph"]
+    assert "segments between attention calls, which run eagerly: 5 sizes, up to 128" in told["prefill graph"]
+    assert "1 sizes, up to 64" in verdict("prefill graph", "pcg=piecewise", "pcg.buckets=[64]")[1]
+    full = verdict("prefill graph", "pcg=full", "attention=triton", "pcg.buckets=[64,128]")[1]
+    assert "6 of them, up to 128 tokens" in full  # one prompt, eight, as many as run
 
 
 def test_neither_mode_makes_host_lengths_needed() -> None:
