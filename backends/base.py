@@ -128,6 +128,10 @@ class ModelOps(ABC):
         """x [T, in] -> [T, out], a new tensor; x stays as it is."""
         return linear(x)
 
+    def scores(self, x: Tensor, linear: Linear) -> Tensor:
+        """What `linear` gives, in fp32: [T, in] -> [T, out]."""
+        return self.linear(x, linear).float()
+
     def norm_linear(
         self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, linear: Linear
     ) -> tuple[Tensor, Tensor]:

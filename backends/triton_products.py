@@ -24,16 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Site:
-    """A product of a layer: its matrix, and the norm in front of it. stage: one of linear_plan.STAGES."""
+    """A product of a layer: its matrix, and the norm in front of it. stage: one of linear_plan.STAGES.
+    scores: results are kept in fp32."""
 
     stage: str
     dense: DenseLinear
     norm: Norm | None = None
+    scores: bool = False
 
     def kind(self, dtype: torch.dtype) -> tuple[object, ...]:
         """What its compiled kernels depend on, besides plan and tokens."""
         added = None if self.norm is None else self.norm.residual is not None
-        return (self.stage, self.dense.weight.shape, self.dense.bias is not None, added, dtype)
+        return (self.stage, self.dense.weight.shape, self.dense.bias is not None, added, self.scores, dtype)
 
 
 class Products:
@@ -45,14 +47,14 @@ class Products:
         self._compiled: set[tuple[object, ...]] = set()
 
     def site(
-        self, stage: str, x: Tensor, linear: Linear, norm: Norm | None = None
+        self, stage: str, x: Tensor, linear: Linear, norm: Norm | None = None, *, scores: bool = False
     ) -> tuple[Plan, Site] | None:
         """The plan for `linear` on x [T, K]; None where there is none."""
         dense = linear.plain
         if dense is None:
             return None
         plan = self._choices.plan(stage, _name(x.dtype), x.shape[0], *dense.weight.shape)
-        return None if plan is None else (plan, Site(stage, dense, norm))
+        return None if plan is None else (plan, Site(stage, dense, norm, scores))
 
     def run(self, plan: Plan, site: Site, x: Tensor) -> tuple[Tensor, Tensor]:
         """(y, stream) as from kernels.linear.product."""
@@ -72,7 +74,9 @@ class Products:
         return pick(plan, x, norm)
 
     def _product(self, plan: Plan, site: Site, x: Tensor, norm: Norm | None) -> tuple[Tensor, Tensor]:
-        return product(plan, x, site.dense.weight, site.dense.bias, norm, early=self._early)
+        return product(
+            plan, x, site.dense.weight, site.dense.bias, norm, scores=site.scores, early=self._early
+        )
 
     def _normed(self, plan: Plan, site: Site, x: Tensor) -> tuple[Tensor, Tensor, Norm | None]:
         """(x, stream, norm): what goes into the product, the residual stream, the norm still to be done."""

@@ -13,6 +13,8 @@ import triton.language as tl
 from kernels.launch import enter, jit
 from kernels.linear_parts import below, inputs, leave, stream, weight_row
 
+AHEAD = tl.constexpr(4)  # steps of K that are fetched before the kernel in front has ended
+
 
 @jit
 def _scales(
@@ -44,6 +46,17 @@ def _weights(w_ptr, row, k, K: tl.constexpr, EVEN: tl.constexpr):
 
 
 @jit
+def _fetch_ahead(w_ptr, row, first, K: tl.constexpr, SPAN: tl.constexpr):
+    """Ask the L2 cache for the first SPAN columns of these rows; nothing is waited for."""
+    LINE: tl.constexpr = 1024 // w_ptr.dtype.element_ty.primitive_bitwidth  # elements in 128 bytes
+    column = tl.minimum(first + tl.arange(0, SPAN // LINE) * LINE, K - 1)
+    address = (w_ptr + row[:, None] * K + column[None, :]).to(tl.int64)
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [address], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@jit
 def _add(acc, x, w, SWAP: tl.constexpr, UPCAST: tl.constexpr):
     """acc + x w^T as [M, BLOCK_N], or transposed with SWAP."""
     if UPCAST:
@@ -61,8 +74,7 @@ def _linear_tile(
     tokens, x_stride, residual_stride, eps,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     SPLIT: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, BIAS: tl.constexpr, TOP: tl.constexpr,
-    SWAP: tl.constexpr,
-    PDL: tl.constexpr, UPCAST: tl.constexpr,
+    SWAP: tl.constexpr, PDL: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     # Grid: (blocks of outputs, splits of K).
     STEPS: tl.constexpr = (K + BLOCK_K * SPLIT - 1) // (BLOCK_K * SPLIT)
@@ -70,38 +82,24 @@ def _linear_tile(
     split = tl.program_id(1)
     line = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row = weight_row(line, N, K, GATE)
-    k = split * (STEPS * BLOCK_K) + tl.arange(0, BLOCK_K)
-    w = _weights(w_ptr, row, k, K, EVEN)
-    enter(PDL)  # the first weights are on their way while the kernel in front ends
+    first = split * (STEPS * BLOCK_K)
+    if PDL:
+        _fetch_ahead(w_ptr, row, first, K, AHEAD * BLOCK_K)  # while the kernel in front ends
+    enter(PDL)
 
     given = (x_ptr, residual_ptr, norm_ptr, x_stride, residual_stride)
     token = tl.arange(0, M).to(tl.int64)
     real = token < tokens
     stores = (tl.program_id(0) == 0) & (split == 0)
     scales = _scales(given, total_ptr, token, real, eps, stores, M, K, BLOCK_K, NORM)
-    known = below(k, K, EVEN)[None, :]
-    x = inputs(given, token[:, None], k[None, :], real[:, None] & known, known, scales, NORM)
     acc = tl.full((BLOCK_N, M) if SWAP else (M, BLOCK_N), 0.0, tl.float32)
-    acc = _add(acc, x, w, SWAP, UPCAST)
-    for _ in range(1, STEPS):
-        k += BLOCK_K
+    for step in range(0, STEPS):
+        k = first + step * BLOCK_K + tl.arange(0, BLOCK_K)
         w = _weights(w_ptr, row, k, K, EVEN)
         known = below(k, K, EVEN)[None, :]
         x = inputs(given, token[:, None], k[None, :], real[:, None] & known, known, scales, NORM)
         acc = _add(acc, x, w, SWAP, UPCAST)
 
     y = tl.trans(acc) if SWAP else acc
-    leave(
-        y,
-        token,
-        real,
-        line,
-        (bias_ptr, out_ptr, part_ptr, index_ptr),
-        split,
-        tokens,
-        N,
-        SPLIT,
-        GATE,
-        BIAS,
-        TOP,
-    )
+    sink = (bias_ptr, out_ptr, part_ptr, index_ptr)
+    leave(y, token, real, line, sink, split, tokens, N, SPLIT, GATE, BIAS, TOP)

@@ -130,7 +130,7 @@ class LlamaModel(CausalLM):
         return self.weights.head(hidden).float()
 
     def logits_by(self, hidden: Tensor, ops: ModelOps) -> Tensor:
-        return ops.linear(hidden, self.weights.head).float()
+        return ops.scores(hidden, self.weights.head)
 
     def nbytes(self) -> int:
         """Bytes of all matrices, copies for speed included; what head and embedding share counts once."""

@@ -133,7 +133,7 @@ class Eagle3Draft(DraftModel):
         """What `forward` returned, [N, H] -> fp32 [N, Vd] over the draft's own vocabulary."""
         norm = self._head_norm
         normed = hidden if norm is None else self._ops.rms_norm(hidden.clone(), norm, self._eps)
-        return self._ops.linear(normed, self.weights.head).float()
+        return self._ops.scores(normed, self.weights.head)
 
     @property
     def _head_norm(self) -> Tensor | None:

@@ -12,7 +12,7 @@ from linear_cases import CPU, EPS, gpu, operands, random
 from backends.torch_ops import TorchOps
 from backends.triton_ops import TritonOps
 from engine.models.linear import DenseLinear, Linear
-from kernels.linear import Norm, start
+from kernels.linear import Norm, product, start
 from kernels.linear_plan import (
     BEST,
     BUCKETS,
@@ -82,6 +82,23 @@ def test_the_stream_without_a_residual_stays_as_it_is() -> None:
         _, stream = ops.norm_linear(given, None, norm, EPS, DenseLinear(random(N, K, seed=2)))
         assert torch.equal(stream, x)
         assert torch.equal(given, x)
+
+
+@CPU
+@pytest.mark.parametrize("tokens", [2, 5])
+def test_scores_are_kept_in_fp32_and_rounded_as_the_product_is(tokens: int) -> None:
+    given = operands(tokens, N, K)
+    linear = DenseLinear(given.w)
+    ours = ops_with(Plan("tile", 16, 16, split=2), tokens, (LINEAR,))
+    assert torch.equal(ours.scores(given.x, linear), ours.linear(given.x, linear))
+    x, half = given.x.bfloat16(), DenseLinear(given.w.bfloat16())
+    found = ops_with(Plan("tile", 16, 16), tokens, ()).scores(x, half)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, half(x).float())
+    rounded, _ = product(Plan("rows", 8, 32), x[:2], half.weight, scores=True)
+    plain, _ = product(Plan("rows", 8, 32), x[:2], half.weight)
+    assert rounded.dtype == torch.float32
+    assert torch.equal(rounded, plain.float())
 
 
 @CPU

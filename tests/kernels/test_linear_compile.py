@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parent / "compile_linear.py"
-VARIANTS = 23
 
 
-@pytest.mark.parametrize(("capability", "dtype"), [(90, "bf16"), (90, "fp32"), (90, "fp16"), (80, "fp16")])
-def test_products_compile(capability: int, dtype: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("capability", "dtype", "variants"),
+    [(90, "bf16", 17), (90, "fp32", 9), (90, "fp16", 9), (80, "fp16", 9)],
+)
+def test_products_compile(capability: int, dtype: str, variants: int, tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(SCRIPT.parents[2])}
     command = [sys.executable, str(SCRIPT), str(capability), dtype]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert len(done.stdout.splitlines()) == VARIANTS
+    assert len(done.stdout.splitlines()) == variants
