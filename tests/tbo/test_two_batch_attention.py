@@ -36,6 +36,7 @@ WEAKER = {
     "max_verify_width": 4,
     "step_kernels": "torch",
     "plans_outside": False,
+    "own_products": True,  # a table of products is read if either follows one
 }
 
 
