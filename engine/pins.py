@@ -35,8 +35,8 @@ def pinned(folder: Path, facts: Node, config: Node, changed: Sequence[str]) -> d
         fixed["threads"] = facts.get("threads")
     fixed["device"] = _device(fixed["device"], facts.get("device"), changed)
     _pin_dtype(fixed, facts, changed)
-    if fixed["cache"].get("tokens") == "auto" and facts.get("kv_tokens") and not _roots(changed, SIZED_BY):
-        fixed["cache"] = {**fixed["cache"], "tokens": facts["kv_tokens"]}
+    if not _roots(changed, SIZED_BY):
+        fixed["cache"] = {**fixed["cache"], **_sizes(fixed["cache"], facts)}
     if not _roots(changed, ("prompt", "workload")):
         fixed = _with_saved_prompts(fixed, folder / WORKLOAD)
     if not _roots(changed, ("eval",)) and (folder / QUESTIONS).is_file():
@@ -99,6 +99,12 @@ def _pin_dtype(fixed: dict[str, Any], facts: Node, changed: Sequence[str]) -> No
     automatic = fixed["model"].get("dtype") == "auto" and not _roots(changed, TYPED_BY)
     if automatic and facts.get("dtype") and fixed["device"].partition(":")[0] == kind:
         fixed["model"] = {**fixed["model"], "dtype": facts["dtype"]}
+
+
+def _sizes(cache: Node, facts: Node) -> dict[str, int]:
+    """Sizes that were automatic: on a GPU they follow from the memory that was free."""
+    found = {"tokens": facts.get("kv_tokens"), "max_context": facts.get("max_context")}
+    return {key: size for key, size in found.items() if cache.get(key) == "auto" and size is not None}
 
 
 def _roots(changed: Sequence[str], roots: Sequence[str]) -> bool:

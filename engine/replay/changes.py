@@ -21,6 +21,7 @@ WATCHED = (
     "threads",
     "arithmetic",
     "kv_tokens",
+    "max_context",
     "model_files",
     "draft_files",
 )

@@ -28,6 +28,7 @@ def engine_facts(engine: LLM, config: Mapping[str, Any]) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "arithmetic": arithmetic(engine.device),
         "kv_tokens": engine.kv_tokens,
+        "max_context": engine.max_context,
         "draft_files": draft_files(engine, config["spec"]),
         "measured": {name: f"{name}.json" for name in engine.measured},
     }

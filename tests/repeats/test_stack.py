@@ -199,5 +199,7 @@ def test_a_draft_names_its_files(tmp_path: Path) -> None:
 def test_the_snapshot_holds_everything(run: Any) -> None:
     facts = json.loads((run("workload.limit=1", "sampling=creative") / "run.json").read_text())
     stack = "git code versions machine environment threads arithmetic device device_name dtype model_files"
-    assert {*stack.split(), "draft_files", "measured", "kv_tokens", "seed", "cwd"} <= set(facts)
+    assert {*stack.split(), "draft_files", "measured", "kv_tokens", "max_context", "seed", "cwd"} <= set(
+        facts
+    )
     assert isinstance(facts["seed"], int), "field report R5: no seed is a fresh one, and it is kept"
