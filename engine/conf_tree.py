@@ -18,6 +18,7 @@ CONF = (
 )  # beside the package: checkout, editable install and wheel
 ROOT_NAME = "config"
 STUDIES = "sweep"  # the folder of committed sweeps: they are about runs and no part of a run's config
+EXPERIMENTS = "experiment"  # those among them that answer a question, each with a page in docs/studies
 _NESTED = re.compile(r"^\s*- /(\w+)@(\w+):", re.MULTILINE)  # a defaults entry that places a part under a key
 
 
@@ -39,7 +40,8 @@ class Option:
 @dataclass(frozen=True)
 class ConfTree:
     """groups: name -> option name -> Option. defaults: group -> option, in the order of the defaults list.
-    scalars: the root's values. notes: what the root's yaml says of each scalar. studies: committed sweeps."""
+    scalars: the root's values. notes: what the root's yaml says of each scalar. studies: committed sweeps,
+    experiments too, whose names differ from theirs."""
 
     groups: dict[str, dict[str, Option]]
     defaults: dict[str, str]
@@ -58,7 +60,9 @@ def conf_tree(conf: Path = CONF) -> ConfTree:
     document = yaml.safe_load(text)
     scalars = {key: value for key, value in document.items() if key not in ("defaults", "hydra")}
     groups = _groups(conf)
-    studies = groups.pop(STUDIES, {})
+    studies = {
+        option.name: option for key in (STUDIES, EXPERIMENTS) for option in groups.pop(key, {}).values()
+    }
     return ConfTree(groups, _defaults(document["defaults"]), scalars, _notes(text, scalars), studies)
 
 

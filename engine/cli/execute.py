@@ -37,7 +37,7 @@ def execute(flags: Flags) -> int:
     if flags.multirun or is_sweep(flags.overrides):
         return run_sweep(flags.overrides, dry_run=flags.dry_run)
     if flags.dry_run:
-        raise UserError("--dry-run lists the cells of a sweep: add -m or sweep=NAME")
+        raise UserError("--dry-run lists the cells of a sweep: add -m, sweep=NAME or experiment=NAME")
     draft = compose_draft(flags.overrides)
     if flags.cfg or flags.info:
         _require(draft.problems)

@@ -61,14 +61,14 @@ def _values(tree: ConfTree) -> str:
 
 def _sweeps(tree: ConfTree) -> str:
     """Committed studies, and what goes with any sweep."""
-    cells = {f"sweep={study.name}": study.summary for study in tree.studies.values()} | {
+    cells = {f"{study.group}={study.name}": study.summary for study in tree.studies.values()} | {
         "sweep.KEY=VALUE": "settings of the sweep: " + ", ".join(config_keys(Study)),
         "resume=FOLDER": "go on with a sweep that was stopped; finished jobs are left alone",
         "retry=failed": f"with resume: do jobs that failed again; or one of {', '.join(FAILURES[1:])}",
     }
     width = max(len(cell) for cell in cells)
     lines = [f"  {cell:<{width}}  {note}" for cell, note in cells.items()]
-    return "\n".join(["sweeps (-m, or a study of conf/sweep)", *lines]) + "\n"
+    return "\n".join(["sweeps (-m, or a study of conf/sweep or conf/experiment)", *lines]) + "\n"
 
 
 def _flags() -> str:

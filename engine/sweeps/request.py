@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.build import nearest
-from engine.conf_tree import STUDIES
+from engine.conf_tree import EXPERIMENTS, STUDIES
 from engine.errors import UserError
 from engine.sweeps.states import FAILURES
 
@@ -22,10 +22,11 @@ NOT_HERE = {  # settings of Hydra that have no effect on a sweep: what does inst
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """study: a name in conf/sweep. settings: `sweep.key=value`. overrides: of the jobs. hydra: for Hydra
+    """study: a name in conf/`group`. settings: `sweep.key=value`. overrides: of the jobs. hydra: for Hydra
     itself (launcher, sweep folder). resume: folder of a sweep. retry: states whose jobs are done again."""
 
     study: str | None
+    group: str
     settings: tuple[str, ...]
     overrides: tuple[str, ...]
     hydra: tuple[str, ...]
@@ -35,16 +36,21 @@ class SweepRequest:
 
 def is_sweep(overrides: Sequence[str]) -> bool:
     """Whether a command line without -m asks for a sweep all the same."""
-    return any(_key(line) in (STUDIES, RESUME, RETRY) or _is_setting(line) for line in overrides)
+    return any(_key(line) in (STUDIES, EXPERIMENTS, RESUME, RETRY) or _is_setting(line) for line in overrides)
 
 
 def sweep_request(arguments: Sequence[str]) -> SweepRequest:
     """Sort the overrides. UserError for what excludes each other, or is given twice."""
-    own = {key: _only(key, arguments) for key in (STUDIES, RESUME, RETRY)}
+    own = {key: _only(key, arguments) for key in (STUDIES, EXPERIMENTS, RESUME, RETRY)}
     settings = tuple(line for line in arguments if _is_setting(line))
     hydra = tuple(line for line in arguments if _key(line).lstrip("+~").startswith(("hydra.", "hydra/")))
     rest = tuple(line for line in arguments if line not in (*settings, *hydra) and _key(line) not in own)
-    request = SweepRequest(own[STUDIES], settings, rest, hydra, own[RESUME], _states(own[RETRY]))
+    if own[STUDIES] and own[EXPERIMENTS]:
+        raise UserError(
+            f"sweep={own[STUDIES]} and experiment={own[EXPERIMENTS]} are two sweeps: give one of them"
+        )
+    group = EXPERIMENTS if own[EXPERIMENTS] else STUDIES
+    request = SweepRequest(own[group], group, settings, rest, hydra, own[RESUME], _states(own[RETRY]))
     _check(request, own[RETRY])
     return request
 
@@ -57,7 +63,7 @@ def _check(request: SweepRequest, retry: str | None) -> None:
     if request.resume is None and retry is not None:
         raise UserError(f"retry={retry} goes with resume=DIR: a new sweep has nothing to do again")
     folder = tuple(line for line in request.hydra if _key(line) == "hydra.sweep.dir")
-    extra = [*([f"sweep={request.study}"] if request.study else []), *request.overrides, *folder]
+    extra = [*([f"{request.group}={request.study}"] if request.study else []), *request.overrides, *folder]
     if request.resume is not None and extra:
         raise UserError(
             f"resume={request.resume} takes its jobs from that folder, so {extra[0]} has no place beside it; "

@@ -50,14 +50,15 @@ class Study:
         self.name = name
 
 
-def load_study(name: str | None, settings: Sequence[str]) -> Study:
-    """conf/sweep/`name`.yaml with `sweep.key=value` settings over it; UserError names what is wrong."""
-    options = conf_tree().studies
+def load_study(name: str | None, settings: Sequence[str], group: str = STUDIES) -> Study:
+    """conf/`group`/`name`.yaml with `sweep.key=value` settings over it; UserError names what is wrong."""
+    options = [option.name for option in conf_tree().studies.values() if option.group == group]
     if name is not None and name not in options:
         raise UserError(
-            f"sweep={name}: there is no such study; there are {', '.join(options)}{nearest(name, options)}"
+            f"{group}={name}: there is no such study; there are {', '.join(options)}{nearest(name, options)}"
         )
-    text = (CONF / STUDIES / f"{name or PLAIN}.yaml").read_text(encoding="utf-8")
+    path = CONF / STUDIES / f"{PLAIN}.yaml" if name is None else CONF / group / f"{name}.yaml"
+    text = path.read_text(encoding="utf-8")
     node: dict[str, Any] = yaml.safe_load(text)
     return study_from(node, None if name == PLAIN else name, settings)
 

@@ -35,7 +35,7 @@ def run_sweep(arguments: Sequence[str], *, dry_run: bool = False) -> int:
 def _start(
     request: SweepRequest, arguments: Sequence[str], plan: LaunchPlan, dry_run: bool, out: TextIO, err: TextIO
 ) -> int:
-    study = load_study(request.study, request.settings)
+    study = load_study(request.study, request.settings, request.group)
     axes = axes_of(study, request.overrides)
     chooser = chooser_of(axes, study.config)
     lines = [*chooser.first(axes), *extra_lines(axes, study.config.extra)]

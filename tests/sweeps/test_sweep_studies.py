@@ -8,14 +8,17 @@ import pytest
 import yaml
 
 from engine.build import TARGET, target_class
-from engine.conf_tree import CONF, STUDIES, conf_tree
+from engine.conf_tree import CONF, EXPERIMENTS, STUDIES, conf_tree
+from engine.errors import UserError
 from engine.sweeps.axes import axes_of, extra_lines, lines_of
 from engine.sweeps.cells import Cell, judged
+from engine.sweeps.request import sweep_request
 from engine.sweeps.search import combinations
 from engine.sweeps.states import OK, REJECTED
 from engine.sweeps.study import Study, load_study
 
 NAMES = sorted(conf_tree().studies)
+GROUP = {name: option.group for name, option in conf_tree().studies.items()}
 CPU = ("device=cpu",)
 NARROW = {
     "none": ("model=tiny",),
@@ -24,6 +27,13 @@ NARROW = {
     "overlap": ("task.concurrency=8", "spec=none"),
     "grid": ("tbo=none", "pcg=none", "overlap=none", "graph=none,step"),
     "draft_shape": ("spec.num_steps=3,4", "spec.topk=1,4", "spec.num_draft_tokens=null,12"),
+    "run_ahead": ("task.concurrency=4",),
+    "chain_tree": (),
+    "drafters_by_text": ("spec=none,ngram",),
+    "draft_length": ("spec.num_steps=2,6",),
+    "host_lengths": ("overlap=future",),
+    "page_size": (),
+    "chunk_size": (),
 }
 EXPECTED = {
     "none": [OK],
@@ -32,11 +42,18 @@ EXPECTED = {
     "overlap": [OK] * 2,
     "grid": [OK, REJECTED] * 3 + [OK] * 6,
     "draft_shape": [OK, REJECTED, OK, OK] * 2 + [OK],
+    "run_ahead": [OK] * 4,
+    "chain_tree": [OK] * 6,
+    "drafters_by_text": [OK] * 8,
+    "draft_length": [OK] * 8,
+    "host_lengths": [OK] * 4,
+    "page_size": [OK] * 3,
+    "chunk_size": [OK] * 3,
 }
 
 
 def cells(name: str, *overrides: str) -> tuple[Cell, ...]:
-    study = load_study(name, [])
+    study = load_study(name, [], GROUP[name])
     axes = axes_of(study, overrides)
     return judged([*lines_of(axes), *extra_lines(axes, study.config.extra)])
 
@@ -44,7 +61,7 @@ def cells(name: str, *overrides: str) -> tuple[Cell, ...]:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_study_is_described_and_spells_out_every_setting(name):
     assert conf_tree().studies[name].summary
-    node = yaml.safe_load((CONF / STUDIES / f"{name}.yaml").read_text())
+    node = yaml.safe_load((CONF / GROUP[name] / f"{name}.yaml").read_text())
     assert target_class(node.pop(TARGET)) is Study
     assert set(node) == {field.name for field in fields(Study.Config)}
 
@@ -67,10 +84,23 @@ def test_the_smoke_study_has_two_backends_three_drafters_and_a_job_that_kills_it
 
 def test_a_baseline_is_among_its_studys_cells():
     for name in NAMES:
-        study = load_study(name, [])
+        study = load_study(name, [], GROUP[name])
         lines = [*lines_of(axes_of(study, [])), *extra_lines(axes_of(study, []), study.config.extra)]
         wanted = set(study.config.baseline or ())
         assert any(wanted <= set(line.overrides) for line in lines), name
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if GROUP[name] == EXPERIMENTS])
+def test_an_experiment_has_a_page_with_its_command(name):
+    page = (CONF.parent / "docs" / "studies" / f"{name}.md").read_text(encoding="utf-8")
+    assert f"experiment={name}" in page
+    assert "Measured" in page
+
+
+def test_a_sweep_and_an_experiment_exclude_each_other():
+    with pytest.raises(UserError, match="are two sweeps: give one of them"):
+        sweep_request([f"{STUDIES}=smoke", f"{EXPERIMENTS}=page_size"])
+    assert sweep_request([f"{EXPERIMENTS}=page_size"]).group == EXPERIMENTS
 
 
 def test_the_search_is_smaller_than_its_space():
