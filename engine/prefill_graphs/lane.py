@@ -18,7 +18,8 @@ class LaneMemory:
     0, whose KV goes to the padding page."""
 
     def __init__(self, largest: int, device: torch.device) -> None:
-        self._inputs = torch.zeros(3, largest, dtype=torch.int64, device=device)
+        stride = -(-largest // 2) * 2  # of 8 bytes: kernels are compiled anew for pointers off 16
+        self._inputs = torch.zeros(3, stride, dtype=torch.int64, device=device)
         self._kept: dict[str, Tensor] = {}
         self._largest = largest
 
