@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 
 import pytest
 from hydra import compose as hydra_compose
@@ -17,6 +17,7 @@ from engine.build import TARGET, parts_of, target_class
 from engine.compose import compose, compose_draft
 from engine.conf_tree import CONF, conf_tree
 from engine.errors import UserError
+from engine.overrides import check_overrides
 
 TREE = conf_tree()
 OPTIONS = [(group, option) for group, options in TREE.groups.items() for option in options]
@@ -79,7 +80,7 @@ def test_yaml_spells_out_every_option_with_the_class_default(group, option):
         (["atention=torch"], [["atention=torch", "did you mean attention?"]]),
         (["overlap=true"], [["overlap=true", "it has future, none"]]),
         (["overlap=false"], [["overlap=false", "it has future, none"]]),
-        (["tbo=null"], [["tbo=null", "its only option is none"]]),
+        (["tbo=null"], [["tbo=null", "it has none, two_batch"]]),
         (["spec="], [["spec=", "eagle3", "none"]]),
         (["spec=none,ngram"], [["several options of spec", "add -m"]]),
         (["cache={page_size: 3}"], [["cache has no option"]]),
@@ -129,6 +130,13 @@ def test_mistakes_are_named_all_together(overrides, expected):
         for word in words:
             assert word in line
         assert "Traceback" not in line
+
+
+def test_a_group_of_one_option_says_so():
+    tree = conf_tree()
+    groups = {**tree.groups, "tbo": {"none": tree.groups["tbo"]["none"]}}
+    (problem,) = check_overrides(["tbo=null"], replace(tree, groups=groups)).problems
+    assert "its only option is none" in problem
 
 
 def test_hydras_keys_can_be_set():
