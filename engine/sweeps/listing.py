@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,11 +30,11 @@ def listing(cells: Sequence[Cell], states: States, todo: Sequence[Cell], trials:
 def closing(cells: Sequence[Cell], states: States, folder: Path, page: Path | None) -> str:
     """What a finished or interrupted sweep leaves on the terminal; its last line is the folder."""
     words = Counter(_word(cell, states.get(cell.id), set()) for cell in cells)
-    lines = [counted(words, len(cells))]
+    lines, resume = [counted(words, len(cells))], shlex.quote(f"resume={folder}")
     if any(state.state in FAILURES for state in states.values()):
-        lines.append(f"again: python -m engine resume={folder} retry=failed")
+        lines.append(f"again: python -m engine {resume} retry=failed")
     if any(cell.verdict == OK and _open(states.get(cell.id)) for cell in cells):
-        lines.append(f"go on: python -m engine resume={folder}")
+        lines.append(f"go on: python -m engine {resume}")
     return "\n".join([*lines, *([str(page)] if page else []), str(folder)])
 
 

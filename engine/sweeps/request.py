@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from engine.build import nearest
 from engine.conf_tree import EXPERIMENTS, STUDIES
 from engine.errors import UserError
+from engine.quoting import quote
 from engine.sweeps.states import FAILURES
 
-RESUME, RETRY = "resume", "retry"
+RESUME, RETRY, FOLDER = "resume", "retry", "hydra.sweep.dir"
 NOT_HERE = {  # settings of Hydra that have no effect on a sweep: what does instead
     "hydra.run.dir": "hydra.sweep.dir=FOLDER is the sweep's folder",
     "hydra.sweep.subdir": "a job's folder is named after the hash of its config",
@@ -50,7 +51,8 @@ def sweep_request(arguments: Sequence[str]) -> SweepRequest:
             f"sweep={own[STUDIES]} and experiment={own[EXPERIMENTS]} are two sweeps: give one of them"
         )
     group = EXPERIMENTS if own[EXPERIMENTS] else STUDIES
-    request = SweepRequest(own[group], group, settings, rest, hydra, own[RESUME], _states(own[RETRY]))
+    retry = _states(own[RETRY])
+    request = SweepRequest(own[group], group, settings, rest, tuple(map(_quoted, hydra)), own[RESUME], retry)
     _check(request, own[RETRY])
     return request
 
@@ -62,7 +64,7 @@ def _check(request: SweepRequest, retry: str | None) -> None:
             raise UserError(f"{line} has no effect on a sweep: {found}")
     if request.resume is None and retry is not None:
         raise UserError(f"retry={retry} goes with resume=DIR: a new sweep has nothing to do again")
-    folder = tuple(line for line in request.hydra if _key(line) == "hydra.sweep.dir")
+    folder = tuple(line for line in request.hydra if _key(line) == FOLDER)
     extra = [*([f"{request.group}={request.study}"] if request.study else []), *request.overrides, *folder]
     if request.resume is not None and extra:
         raise UserError(
@@ -96,6 +98,12 @@ def _only(key: str, arguments: Sequence[str]) -> str | None:
     if given and not given[0]:
         raise UserError(f"{key}= is empty; give it a value, or leave it out")
     return given[0] if given else None
+
+
+def _quoted(line: str) -> str:
+    """A folder's name as it was typed; one that is made of interpolations is Hydra's to read."""
+    key, _, value = line.partition("=")
+    return f"{key}={quote(value)}" if key == FOLDER and "${" not in value else line
 
 
 def _key(line: str) -> str:

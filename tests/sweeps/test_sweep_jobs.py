@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import CRASH, manifest, start, states
 
+from engine.runs import read_run
 from engine.sweeps.folder import JOB, JOBS, LOG, SweepFolder
 from engine.sweeps.supervise import Supervisor
 
@@ -152,6 +153,14 @@ def test_jobs_die_with_their_sweep(tmp_path):
         time.sleep(0.05)
     assert not any(_alive(child) for child in children)
     assert not (log.parent / JOB).exists(), "nobody was there to write it"
+
+
+def test_any_text_reaches_its_job_as_it_was_typed(cli):
+    ran = cli("-m", *CRASH, r"prompt='a, b@c 50%=x','it\'s ${y} #1'", "hydra.sweep.dir=my sweep, 50%")
+    prompts = {read_run(path.parent)[0]["prompt"] for path in ran.folder.rglob("run.json")}
+    assert prompts == {"a, b@c 50%=x", "it's ${y} #1"}
+    assert ran.folder.name == "my sweep, 50%"
+    assert f"'resume={ran.folder}'" in ran.out
 
 
 def test_only_plain_data_crosses_to_where_a_job_runs(tmp_path):
