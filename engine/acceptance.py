@@ -17,7 +17,7 @@ from engine.batch import ABSENT, DraftTree, SamplingClass
 from engine.sampling.columns import SamplingColumns
 from engine.sampling.rng import PURPOSE_ACCEPT, PURPOSE_RESIDUAL, PURPOSE_TOKEN, uniform
 from engine.sampling.sampler import Sampled, Sampler, with_logprobs
-from speculative.accept import Accepted
+from speculative.accept import Accepted, Ledger, Settled
 from speculative.ops import DraftOps
 from speculative.tree import TreeGeometry
 
@@ -41,14 +41,27 @@ class Asked:
 
 @dataclass(frozen=True)
 class Judged:
-    """taken: the accepted run before it is cut. count, finish: int32 [B] of the cut run. target: int32 [B, W]
-    the target's token after each node. logprobs: rows of the emitted tokens, see StepOutput."""
+    """settled: the accepted runs, cut and entered. target: int32 [B, W] the target's token after each node.
+    logprobs: rows of the emitted tokens, see StepOutput."""
 
-    taken: Accepted
-    count: Tensor
-    finish: Tensor
+    settled: Settled
     target: Tensor
     logprobs: tuple[Tensor, ...]
+
+    @property
+    def taken(self) -> Accepted:
+        """The accepted run before it is cut."""
+        return self.settled.taken
+
+    @property
+    def count(self) -> Tensor:
+        """int32 [B]: tokens of the cut run."""
+        return self.settled.count
+
+    @property
+    def finish(self) -> Tensor:
+        """int32 [B]: why the run was cut, see Finish."""
+        return self.settled.finish
 
 
 class Acceptance:
@@ -59,10 +72,14 @@ class Acceptance:
     they were drawn from (speculative.ratio).
     """
 
-    def __init__(self, sampler: Sampler, ops: DraftOps, columns: SamplingColumns) -> None:
+    def __init__(
+        self, sampler: Sampler, ops: DraftOps, columns: SamplingColumns, ledger: Ledger | None = None
+    ) -> None:
+        """ledger: where runs are entered; None: nowhere, whoever judges does it."""
         self._sampler = sampler
         self._ops = ops
         self._columns = columns
+        self._ledger = ledger
 
     def present(self, tree: DraftTree, shape: TreeGeometry, rows: Tensor) -> DraftTree:
         """The tree without the nodes that lie deeper than their request allows."""
@@ -76,14 +93,20 @@ class Acceptance:
         return self._match(asked) if asked.tree.probs is None else self._ratio(asked)
 
     def _match(self, asked: Asked) -> Judged:
-        sampled = self._sampler(
-            asked.logits, *_nodes(asked), self._columns, asked.sampling, _ancestors(asked)
-        )
-        target = sampled.tokens.view(-1, asked.width)
-        taken, count, finish = self._ops.accept_and_trim(
-            asked.tree, target, asked.start, asked.rows, self._columns
-        )
-        return Judged(taken, count, finish, target, along_path(sampled, taken, asked.width))
+        target, sampled = self._drawn(asked)
+        settled = self._ops.settle(asked.tree, target, asked.start, asked.rows, self._columns, self._ledger)
+        return Judged(settled, target, along_path(sampled, settled.taken, asked.width))
+
+    def _drawn(self, asked: Asked) -> tuple[Tensor, Sampled]:
+        """The target's token after each node, int32 [B, W]."""
+        if asked.sampling.certain:  # neither a coin nor a position matters
+            best = self._ops.best(asked.logits)
+            sampled = with_logprobs(asked.logits, best, asked.sampling.top_logprobs)
+        else:
+            sampled = self._sampler(
+                asked.logits, *_nodes(asked), self._columns, asked.sampling, _ancestors(asked)
+            )
+        return sampled.tokens.view(-1, asked.width), sampled
 
     def _ratio(self, asked: Asked) -> Judged:
         """Node j of a chain is step j of its path: what is emitted is the target's token after each node."""
@@ -93,11 +116,9 @@ class Acceptance:
         )
         probs = probs.view(-1, asked.width, probs.shape[-1])
         taken = self._ops.accept_ratio(asked.tree, probs, *self._coins(asked))
-        count, finish = self._ops.trim(
-            taken.emitted, taken.n_accepted + 1, asked.start, asked.rows, self._columns
-        )
+        settled = self._ops.enter(taken, asked.tree, asked.start, asked.rows, self._columns, self._ledger)
         sampled = with_logprobs(asked.logits, taken.emitted.view(-1), asked.sampling.top_logprobs)
-        return Judged(taken, count, finish, taken.emitted, logprob_rows(sampled))
+        return Judged(settled, taken.emitted, logprob_rows(sampled))
 
     def _coins(self, asked: Asked) -> tuple[Tensor, Tensor]:
         """float64 [B, W] each: for the test of the draft after a node, and for the draw after it.

@@ -61,7 +61,7 @@ class Step:
         self._speculator = speculator
         self._sampler = sampler
         self._ops = ops
-        self._accept = Acceptance(sampler, ops, table.columns)
+        self._accept = Acceptance(sampler, ops, table.columns, table.ledger)
         self._compactor = ops.compactor(runner.pool.layers)
 
     @property
@@ -81,40 +81,41 @@ class Step:
         return None
 
     def write(self, inputs: StepInputs) -> None:
-        """The host's writes to the table: what changes from step to step and is no tensor at a fixed place."""
+        """The host's writes to the table: what changes from step to step and is no tensor at a fixed
+        place."""
         if inputs.writes is not None:
             self._table.apply(inputs.writes)
 
     def decode(self, step: ScheduledStep, batch: BatchRows, host_lens: tuple[int, ...] | None) -> StepOutput:
         """A VERIFY pass, the writes done. Of `step` it reads sizes, bounds, width and class; all else lies on
         the device."""
-        table, rows = self._table, batch.rows
-        lens = SeqLens(table.seq_lens[rows], step.bounds, host_lens)
-        view = self._view(step, batch, lens)
+        rows = batch.rows
+        start, last = self._ops.opening(rows, self._table.ledger)
+        lens = SeqLens(start, step.bounds, host_lens)
+        view = self._view(step, batch, lens, last)
         drafted = _as_asked(self._speculator.propose(view), step.width)
         shape = self._ops.geometry(drafted, self._branches(step))
         tree = self._accept.present(drafted, shape, rows)
-        forward = self._verify_batch(step, batch, tree.tokens, lens, shape)
+        forward = self._verify_batch(step, batch, tree, lens, shape)
         result = self._runner.forward(forward)
-        judged = self._accept(Asked(rows, lens.device, tree, shape, result.logits, step.sampling))
-        taken, count = judged.taken, judged.count
+        judged = self._accept(Asked(rows, start, tree, shape, result.logits, step.sampling))
+        taken = judged.taken
         if self._branches(step):  # a chain's accepted KV lies in front already
             self._compactor(forward.slots.view(-1, step.width), taken.accept_index)
-        table.commit(rows, lens.device.long() + 1, taken.emitted, lens.device + count)
         if step.sampling.shaped:
-            table.columns.count_outputs(rows, taken.emitted, count)
+            self._table.columns.count_outputs(rows, taken.emitted, judged.count)
         seen = _observed(tree, judged.target, taken, result)
         return StepOutput(
-            _pack(taken.emitted, count, judged.finish, taken.n_accepted, tree),
-            judged.logprobs,
-            partial(self._speculator.observe, view, seen),
+            judged.settled.packed, judged.logprobs, partial(self._speculator.observe, view, seen)
         )
 
     def _branches(self, step: ScheduledStep) -> bool:
         """Whether drafts of this step may branch: a single node cannot."""
         return self._speculator.plan.tree and step.width > 1
 
-    def _view(self, step: ScheduledStep, batch: BatchRows, lens: SeqLens) -> DraftView:
+    def _view(
+        self, step: ScheduledStep, batch: BatchRows, lens: SeqLens, last: Tensor | None = None
+    ) -> DraftView:
         table = self._table
         return DraftView(
             table.tokens,
@@ -127,33 +128,27 @@ class Step:
             step.width,
             step.resume,
             draws_of(table.columns, batch.rows) if step.sampling.sampled else None,
+            last,
         )
 
     def _verify_batch(
-        self, step: ScheduledStep, batch: BatchRows, tokens: Tensor, lens: SeqLens, shape: TreeGeometry
+        self, step: ScheduledStep, batch: BatchRows, tree: DraftTree, lens: SeqLens, shape: TreeGeometry
     ) -> ForwardBatch:
-        width = step.width
-        start = lens.device.long()
-        if width == 1:
-            positions, places, token_rows = start, start, batch.rows
-        else:
-            steps = torch.arange(width, device=start.device)
-            places = (start.unsqueeze(1) + steps).view(-1)
-            positions = (start.unsqueeze(1) + shape.depth).view(-1)
-            token_rows = batch.rows.repeat_interleave(width)
+        pages, page_size = self._table.page_table, self._table.size.page_size
+        nodes = self._ops.node_inputs(tree, shape, lens.device, batch.rows, pages, page_size)
         return ForwardBatch(
             mode=Mode.VERIFY,
             rows=batch.rows,
-            input_ids=tokens.reshape(-1).long(),
-            positions=positions,
-            slots=self._table.slots(token_rows, places),
+            input_ids=nodes.ids,
+            positions=nodes.positions,
+            slots=nodes.slots,
             seq_lens=lens,
             query_start=batch.query_start,
             query_lens=step.query_lens,
-            page_table=self._table.page_table,
-            width=width,
+            page_table=pages,
+            width=step.width,
             tree_mask=shape.mask,
-            page_size=self._table.size.page_size,
+            page_size=page_size,
         )
 
     def _extend(
@@ -181,19 +176,19 @@ class Step:
         result = self._runner.forward(forward)
         new_lens = lens.device + batch.query_start.diff()
         emitting = rows[chunk.emit_index]
-        last = new_lens[chunk.emit_index].long()
-        sampled = self._sampler(result.logits, emitting, last, table.columns, step.sampling, None)
-        drawn = sampled.tokens.unsqueeze(1)
-        ones = torch.ones_like(sampled.tokens)
-        count, finish = self._ops.trim(drawn, ones, (last - 1).int(), emitting, table.columns)
+        last = new_lens[chunk.emit_index]
+        sampled = self._sampler(result.logits, emitting, last.long(), table.columns, step.sampling, None)
         table.seq_lens[rows] = new_lens
-        table.commit(emitting, last, drawn, last.int())
+        none = torch.zeros_like(sampled.tokens)
+        drawn = Accepted(none.unsqueeze(1), none, sampled.tokens.unsqueeze(1))
+        settled = self._ops.enter(drawn, None, last - 1, emitting, table.columns, table.ledger)
         if step.sampling.shaped:
-            table.columns.count_outputs(emitting, drawn, count)
-        packed = _pack(drawn, count, finish, torch.zeros_like(count), None)
+            table.columns.count_outputs(emitting, drawn.emitted, settled.count)
         seen = PrefillSeen(forward, chunk.token_rows, result.hidden, result.aux)
         view = self._view(step, batch, lens)
-        return StepOutput(packed, logprob_rows(sampled), partial(self._speculator.prefill, view, seen))
+        return StepOutput(
+            settled.packed, logprob_rows(sampled), partial(self._speculator.prefill, view, seen)
+        )
 
 
 def _as_asked(tree: DraftTree, width: int) -> DraftTree:
@@ -204,14 +199,6 @@ def _as_asked(tree: DraftTree, width: int) -> DraftTree:
             "propose has to follow view.width"
         )
     return tree
-
-
-def _pack(tokens: Tensor, count: Tensor, finish: Tensor, accepted: Tensor, tree: DraftTree | None) -> Tensor:
-    zero = torch.zeros_like(count)
-    drafted = zero if tree is None or tree.parent.shape[1] == 1 else (tree.parent >= 0).sum(1)
-    signal = zero if tree is None or tree.signal is None else tree.signal
-    tail = [x.int() for x in (count, finish, accepted, drafted, signal)]
-    return torch.cat((tokens.int(), torch.stack(tail, dim=1)), dim=1)
 
 
 def _observed(tree: DraftTree, target: Tensor, taken: Accepted, result: ForwardResult) -> Observed:

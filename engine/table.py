@@ -1,7 +1,7 @@
 """The request table: the one place where tokens, lengths and pages of running requests live on the device.
 
 The host writes prompts, page entries and sampling values through `apply`; the step alone writes output tokens
-and lengths through `commit`. Knows nothing of scheduling or of models.
+and lengths, through the `ledger`. Knows nothing of scheduling or of models.
 Legend: R rows (row 0 is padding), C positions a row, P page entries a row, B requests, W width.
 """
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from engine.batch import kv_slots
 from engine.sampling.columns import SamplingColumns
 from engine.upload import TableWrites
+from speculative.accept import Ledger
 from speculative.base import RelayField
 
 
@@ -83,19 +84,10 @@ class RequestTable:
         """KV slots (int64, shape of positions) of `positions` int64 in `rows` int64, which must broadcast."""
         return kv_slots(self.page_table, self.size.page_size, rows, positions)
 
-    def commit(self, rows: Tensor, start: Tensor, tokens: Tensor, new_lens: Tensor) -> None:
-        """Write the emitted run and the new lengths.
-
-        rows int64 [B]; start int64 [B] position of the first emitted token; tokens int32 [B, W], of which
-        those past a row's emitted count are overwritten later; new_lens int32 [B]. Row 0 keeps length 0.
-        """
-        width = tokens.shape[1]
-        if width == 1:
-            self.tokens[rows, start] = tokens[:, 0]
-        else:
-            steps = torch.arange(width, device=rows.device)
-            self.tokens[rows.unsqueeze(1), start.unsqueeze(1) + steps] = tokens
-        self.seq_lens[rows] = torch.where(rows > 0, new_lens, 0).to(torch.int32)
+    @property
+    def ledger(self) -> Ledger:
+        """Where a step reads what is known, and enters the emitted runs and the new lengths."""
+        return Ledger(self.tokens, self.seq_lens)
 
     def nbytes(self) -> int:
         own = [self.tokens, self.seq_lens, self.page_table, *self.relay.values()]

@@ -1,6 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # ruff: noqa: N803
-"""The walk along the accepted drafts and the cut at a stop id or the length, in one launch.
+"""The walk along the accepted drafts, the cut at a stop id or the length, the entry into the request table,
+what the host is told: one launch.
 
 The rules are those of the torch reference, `speculative.accept`; it knows tokens and parents, not how either
 was made. Legend: B requests, W width (nodes), R table rows, S stop ids a row.
@@ -43,12 +44,38 @@ def _end_of(
     return tl.minimum(end, last) + 1, tl.where(end <= last, reason, 0)
 
 
-@jit(do_not_specialize=["batch"])
+@jit
+def _leave(
+    emitted, kept, finish, accepted, drafted, request, real, inside, node, lens_ptr, rows_ptr, signal_ptr,
+    table_ptr, table_lens_ptr, packed_ptr, table_row,
+    W: tl.constexpr, SIGNAL: tl.constexpr, COMMIT: tl.constexpr,
+):  # fmt: skip
+    # Packed rows for the host, and the run's tokens and length into the table.
+    signal = tl.zeros_like(kept)
+    if SIGNAL:
+        signal = tl.load(signal_ptr + request, mask=real, other=0)
+    packed = packed_ptr + request * (W + 5)
+    tl.store(packed[:, None] + node, emitted, mask=inside)
+    tl.store(packed + W, kept, mask=real)
+    tl.store(packed + W + 1, finish, mask=real)
+    tl.store(packed + W + 2, accepted, mask=real)
+    tl.store(packed + W + 3, drafted, mask=real)
+    tl.store(packed + W + 4, signal, mask=real)
+    if COMMIT:
+        length = tl.load(lens_ptr + request, mask=real, other=0)
+        row = tl.load(rows_ptr + request, mask=real, other=0)
+        place = (row * table_row + length + 1)[:, None] + node
+        tl.store(table_ptr + place, emitted, mask=inside)
+        tl.store(table_lens_ptr + row, tl.where(row > 0, length + kept, 0), mask=real)
+
+
+@jit(do_not_specialize=["batch", "lens_ptr", "rows_ptr", "signal_ptr"])
 def _accept_tree(
-    tokens_ptr, parent_ptr, target_ptr, lens_ptr, rows_ptr, stop_ptr, min_ptr, max_ptr,
-    index_ptr, accepted_ptr, emitted_ptr, kept_ptr, finish_ptr,
-    batch, tokens_row, parent_row, target_row, stop_row,
+    tokens_ptr, parent_ptr, target_ptr, lens_ptr, rows_ptr, stop_ptr, min_ptr, max_ptr, signal_ptr,
+    index_ptr, packed_ptr, table_ptr, table_lens_ptr,
+    batch, tokens_row, parent_row, target_row, stop_row, table_row,
     W: tl.constexpr, W_P: tl.constexpr, STOPS: tl.constexpr, STOPS_P: tl.constexpr, ROWS: tl.constexpr,
+    SIGNAL: tl.constexpr, COMMIT: tl.constexpr,
 ):  # fmt: skip
     request = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     real = request < batch
@@ -73,32 +100,40 @@ def _accept_tree(
         emitted, last, request, real, lens_ptr, rows_ptr, stop_ptr, min_ptr, max_ptr, stop_row,
         W, W_P, STOPS, STOPS_P,
     )  # fmt: skip
-    cell = request[:, None] * W + node
-    tl.store(index_ptr + cell, path, mask=inside)
-    tl.store(emitted_ptr + cell, emitted, mask=inside)
-    tl.store(accepted_ptr + request, last, mask=real)
-    tl.store(kept_ptr + request, kept, mask=real)
-    tl.store(finish_ptr + request, finish, mask=real)
+    tl.store(index_ptr + request[:, None] * W + node, path, mask=inside)
+    drafted = tl.sum((parent >= 0).to(tl.int32), axis=1)
+    _leave(
+        emitted, kept, finish, last, drafted, request, real, inside, node, lens_ptr, rows_ptr, signal_ptr,
+        table_ptr, table_lens_ptr, packed_ptr, table_row, W, SIGNAL, COMMIT,
+    )  # fmt: skip
 
 
-@jit(do_not_specialize=["batch"])
-def _trim_run(
-    emitted_ptr, count_ptr, lens_ptr, rows_ptr, stop_ptr, min_ptr, max_ptr, kept_ptr, finish_ptr,
-    batch, emitted_row, stop_row,
+@jit(do_not_specialize=["batch", "lens_ptr", "rows_ptr", "signal_ptr"])
+def _enter_run(
+    emitted_ptr, accepted_ptr, parent_ptr, lens_ptr, rows_ptr, stop_ptr, min_ptr, max_ptr, signal_ptr,
+    packed_ptr, table_ptr, table_lens_ptr,
+    batch, emitted_row, accepted_row, parent_row, stop_row, table_row,
     W: tl.constexpr, W_P: tl.constexpr, STOPS: tl.constexpr, STOPS_P: tl.constexpr, ROWS: tl.constexpr,
+    DRAFTED: tl.constexpr, SIGNAL: tl.constexpr, COMMIT: tl.constexpr,
 ):  # fmt: skip
     request = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     real = request < batch
     node = tl.arange(0, W_P)[None, :]
     inside = real[:, None] & (node < W)
     emitted = tl.load(emitted_ptr + request[:, None] * emitted_row + node, mask=inside, other=-1)
-    last = tl.load(count_ptr + request, mask=real, other=1) - 1
+    last = tl.load(accepted_ptr + request * accepted_row, mask=real, other=0)
     kept, finish = _end_of(
         emitted, last, request, real, lens_ptr, rows_ptr, stop_ptr, min_ptr, max_ptr, stop_row,
         W, W_P, STOPS, STOPS_P,
     )  # fmt: skip
-    tl.store(kept_ptr + request, kept, mask=real)
-    tl.store(finish_ptr + request, finish, mask=real)
+    drafted = tl.zeros_like(kept)
+    if DRAFTED:
+        parent = tl.load(parent_ptr + request[:, None] * parent_row + node, mask=inside, other=-2)
+        drafted = tl.sum((parent >= 0).to(tl.int32), axis=1)
+    _leave(
+        emitted, kept, finish, last, drafted, request, real, inside, node, lens_ptr, rows_ptr, signal_ptr,
+        table_ptr, table_lens_ptr, packed_ptr, table_row, W, SIGNAL, COMMIT,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -114,45 +149,73 @@ class Ends:
 
 
 @dataclass(frozen=True)
+class Table:
+    """Where runs are entered: tokens int32 [R, C], seq_lens int32 [R]; row 0 keeps length 0."""
+
+    tokens: Tensor
+    seq_lens: Tensor
+
+
+@dataclass(frozen=True)
 class Walk:
-    """accept_index, emitted: int32 [B, W], -1 and 0 past the path; n_accepted, n_emitted, finish: int32
-    [B]."""
+    """packed: int32 [B, W + 5] = emitted tokens, tokens kept, finish, drafts accepted, nodes drafted, signal.
+    accept_index: int32 [B, W], -1 past the path, after which emitted tokens are 0. The rest are views."""
 
     accept_index: Tensor
-    n_accepted: Tensor
-    emitted: Tensor
-    n_emitted: Tensor
-    finish: Tensor
+    packed: Tensor
+
+    def column(self, place: int) -> Tensor:
+        """int32 [B]: a figure behind the tokens, 0 for the number of tokens kept."""
+        return self.packed[:, self.packed.shape[1] - 5 + place]
+
+    @property
+    def emitted(self) -> Tensor:
+        """int32 [B, W]."""
+        return self.packed[:, :-5]
 
 
-def accept_tree(tokens: Tensor, parent: Tensor, target: Tensor, ends: Ends) -> Walk:
-    """tokens, parent, target: int32 [B, W], last axis contiguous; follows the first child that holds the
-    target's token after a node, from node 0 on, then cuts the emitted run."""
+def accept_tree(
+    tokens: Tensor, parent: Tensor, target: Tensor, ends: Ends, signal: Tensor | None = None,
+    table: Table | None = None,
+) -> Walk:  # fmt: skip
+    """tokens, parent, target: int32 [B, W], last axis contiguous; signal: int32 [B]. Follows the first child
+    that holds the target's token after a node, from node 0 on, cuts the emitted run, and enters it."""
     batch, width = target.shape
-    index, emitted = (torch.empty((batch, width), dtype=torch.int32, device=target.device) for _ in range(2))
-    taken, kept, finish = (torch.empty(batch, dtype=torch.int32, device=target.device) for _ in range(3))
+    index = torch.empty((batch, width), dtype=torch.int32, device=target.device)
+    packed = torch.empty((batch, width + 5), dtype=torch.int32, device=target.device)
     if batch:
         grid, sizes = _launch(batch, width, ends)
+        into = (index, index) if table is None else (table.tokens, table.seq_lens)
         _accept_tree[grid](
             tokens, parent, target, ends.seq_lens, ends.rows, ends.stop_ids, ends.min_len, ends.max_len,
-            index, taken, emitted, kept, finish, batch, tokens.stride(0), parent.stride(0), target.stride(0),
-            ends.stop_ids.stride(0), **sizes,
+            index if signal is None else signal, index, packed, *into,
+            batch, tokens.stride(0), parent.stride(0), target.stride(0), ends.stop_ids.stride(0),
+            into[0].stride(0), SIGNAL=signal is not None, COMMIT=table is not None, **sizes,
         )  # fmt: skip
-    return Walk(index, taken, emitted, kept, finish)
+    return Walk(index, packed)
 
 
-def trim_run(emitted: Tensor, n_emitted: Tensor, ends: Ends) -> tuple[Tensor, Tensor]:
-    """emitted: int32 [B, W], last axis contiguous, of which the first n_emitted int32 [B] are valid; returns
-    (n_emitted, finish), int32 [B] each, after the cut."""
+def enter_run(
+    emitted: Tensor, n_accepted: Tensor, ends: Ends, parent: Tensor | None = None,
+    signal: Tensor | None = None, table: Table | None = None,
+) -> Tensor:  # fmt: skip
+    """emitted: int32 [B, W], last axis contiguous, of which the first n_accepted + 1, int32 [B], are valid;
+    parent: int32 [B, W] of the drafts, None for none. Cuts the runs, enters them and returns them packed, as
+    in Walk."""
     batch, width = emitted.shape
-    kept, finish = (torch.empty(batch, dtype=torch.int32, device=emitted.device) for _ in range(2))
+    packed = torch.empty((batch, width + 5), dtype=torch.int32, device=emitted.device)
     if batch:
         grid, sizes = _launch(batch, width, ends)
-        _trim_run[grid](
-            emitted, n_emitted, ends.seq_lens, ends.rows, ends.stop_ids, ends.min_len, ends.max_len,
-            kept, finish, batch, emitted.stride(0), ends.stop_ids.stride(0), **sizes,
+        into = (emitted, emitted) if table is None else (table.tokens, table.seq_lens)
+        drafts = emitted if parent is None else parent
+        _enter_run[grid](
+            emitted, n_accepted, drafts, ends.seq_lens, ends.rows, ends.stop_ids, ends.min_len, ends.max_len,
+            emitted if signal is None else signal, packed, *into,
+            batch, emitted.stride(0), n_accepted.stride(0), drafts.stride(0), ends.stop_ids.stride(0),
+            into[0].stride(0), DRAFTED=parent is not None, SIGNAL=signal is not None,
+            COMMIT=table is not None, **sizes,
         )  # fmt: skip
-    return kept, finish
+    return packed
 
 
 def _launch(batch: int, width: int, ends: Ends) -> tuple[tuple[int], dict[str, int]]:

@@ -29,6 +29,27 @@ class Accepted:
     emitted: Tensor
 
 
+@dataclass(frozen=True)
+class Ledger:
+    """Where runs are entered: tokens int32 [R, C] by table row and position, seq_lens int32 [R] tokens whose
+    KV is written. Row 0 is padding: its length stays 0."""
+
+    tokens: Tensor
+    seq_lens: Tensor
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A step's accepted runs, cut and entered. count, finish: int32 [B] of the cut run. packed: int32 [B,
+    W + 5], what the host is told: the emitted tokens, count, finish, drafts accepted before the cut, nodes
+    that were really drafted, the drafter's signal."""
+
+    taken: Accepted
+    count: Tensor
+    finish: Tensor
+    packed: Tensor
+
+
 class EndColumns(Protocol):
     """What `trim` reads of the sampling columns, all by table row R: stop_ids int32 [R, S] (-1 padded),
     min_len and max_len int32 [R]."""
@@ -109,3 +130,30 @@ def _first_stop(emitted: Tensor, earliest: Tensor, stop_ids: Tensor) -> Tensor:
     step = torch.arange(width, dtype=torch.int32, device=emitted.device)
     stops = (emitted.unsqueeze(-1) == stop_ids.unsqueeze(1)).any(-1) & (step >= earliest.unsqueeze(1))
     return torch.where(stops, step, width).amin(1)
+
+
+def commit(
+    taken: Accepted,
+    ends: tuple[Tensor, Tensor],
+    tree: DraftTree | None,
+    start: Tensor,
+    rows: Tensor,
+    ledger: Ledger | None,
+) -> Settled:
+    """Enter cut runs into the ledger, if there is one, and pack what the host is told.
+
+    ends: (count, finish) int32 [B], as from `trim`. start: int32 [B] lengths before the pass; emitted token j
+    stands at start + 1 + j. All W tokens are written, those past a run's end are overwritten later. tree
+    None: nothing was drafted.
+    """
+    count, finish = ends
+    if ledger is not None:
+        steps = torch.arange(1, taken.emitted.shape[1] + 1, device=rows.device)
+        at = start.long().unsqueeze(1) + steps
+        ledger.tokens[rows.unsqueeze(1), at] = taken.emitted
+        ledger.seq_lens[rows] = torch.where(rows > 0, start + count, 0).int()
+    zero = torch.zeros_like(count)
+    drafted = zero if tree is None or tree.parent.shape[1] == 1 else (tree.parent >= 0).sum(1).int()
+    signal = zero if tree is None or tree.signal is None else tree.signal
+    tail = torch.stack((count, finish, taken.n_accepted, drafted, signal), dim=1)
+    return Settled(taken, count, finish, torch.cat((taken.emitted, tail), dim=1))

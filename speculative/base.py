@@ -162,7 +162,8 @@ class DraftView:
     [B]. seq_lens: of these rows, before the pass. relay: its own declared fields, whole tables. page_table:
     int32 [R, P]. query_start: int32 [B + 1] of the target's pass. width: W of this step (1: no drafts wanted,
     0: a prefill chunk). resume: some row was last decoded without drafts. draws: for sampled drafts; None
-    when every request of the step is greedy.
+    when every request of the step is greedy. last: int32 [B] the last known tokens, where they were gathered
+    already.
     """
 
     tokens: Tensor
@@ -175,9 +176,12 @@ class DraftView:
     width: int = 1
     resume: bool = False
     draws: DraftDraws | None = None
+    last: Tensor | None = None
 
     def root(self) -> Tensor:
         """int32 [B]: the last known token of each row."""
+        if self.last is not None:
+            return self.last
         return self.tokens[self.rows, self.seq_lens.device.long()]
 
     def slots(self, rows: Tensor, positions: Tensor) -> Tensor:

@@ -9,14 +9,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from engine.batch import DraftTree, LayerKV
-from speculative.accept import Accepted, EndColumns, accept, trim
+from engine.batch import DraftTree, LayerKV, kv_slots
+from engine.sampling.choose import argmax_tokens
+from speculative.accept import Accepted, EndColumns, Ledger, Settled, accept, commit, trim
 from speculative.ratio import accept_ratio
 from speculative.tree import TreeGeometry, geometry
+
+
+@dataclass(frozen=True)
+class NodeInputs:
+    """The nodes of a verify pass as the target's tokens, int64 [B * W] each: ids, RoPE positions (length +
+    depth), KV slots (those of the positions from the length on, in the order of the nodes)."""
+
+    ids: Tensor
+    positions: Tensor
+    slots: Tensor
+
 
 # (slots int64 [B, W] of each request's window, accept_index int32 [B, W]) -> nothing: KV is moved in place
 Compactor = Callable[[Tensor, Tensor], None]
@@ -53,6 +66,58 @@ class DraftOps(ABC):
     ) -> tuple[Tensor, Tensor]:
         """Cut runs at a stop id or at the request's length: (n_emitted, finish), as in
         speculative.accept.trim."""
+
+    def opening(self, rows: Tensor, ledger: Ledger) -> tuple[Tensor, Tensor]:
+        """(lengths, last known tokens) of `rows` int64 [B] before a pass: int32 [B] each."""
+        lens = ledger.seq_lens[rows]
+        return lens, ledger.tokens[rows, lens.long()]
+
+    def node_inputs(
+        self,
+        tree: DraftTree,
+        shape: TreeGeometry,
+        start: Tensor,
+        rows: Tensor,
+        page_table: Tensor,
+        page_size: int,
+    ) -> NodeInputs:
+        """start: int32 [B] lengths before the pass. page_table: int32 [R, P]."""
+        width = tree.tokens.shape[1]
+        first = start.long().unsqueeze(1)
+        places = first + torch.arange(width, device=first.device)
+        slots = kv_slots(page_table, page_size, rows.unsqueeze(1), places)
+        positions = places if shape.depths is None else first + shape.depths
+        return NodeInputs(tree.tokens.reshape(-1).long(), positions.view(-1), slots.view(-1))
+
+    def best(self, logits: Tensor) -> Tensor:
+        """int32 [N]: the first index of each row's largest value; logits: fp32 [N, V], contiguous."""
+        return argmax_tokens(logits).int()
+
+    def settle(
+        self,
+        tree: DraftTree,
+        target: Tensor,
+        start: Tensor,
+        rows: Tensor,
+        columns: EndColumns,
+        ledger: Ledger | None,
+    ) -> Settled:
+        """`accept_and_trim`, then `speculative.accept.commit`. ledger None: nothing is entered."""
+        taken, *ends = self.accept_and_trim(tree, target, start, rows, columns)
+        return commit(taken, (ends[0], ends[1]), tree, start, rows, ledger)
+
+    def enter(
+        self,
+        taken: Accepted,
+        tree: DraftTree | None,
+        start: Tensor,
+        rows: Tensor,
+        columns: EndColumns,
+        ledger: Ledger | None,
+    ) -> Settled:
+        """The same for a run that was accepted otherwise: `trim`, then `commit`."""
+        ends = self.trim(taken.emitted, taken.n_accepted + 1, start, rows, columns)
+        return commit(taken, ends, tree, start, rows, ledger)
 
     @abstractmethod
     def compactor(self, layers: Sequence[LayerKV]) -> Compactor:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from engine.batch import DraftTree, LayerKV
-from speculative.accept import Accepted, EndColumns
-from speculative.ops import Compactor, DraftOps
+from speculative.accept import Accepted, EndColumns, Ledger, Settled
+from speculative.ops import Compactor, DraftOps, NodeInputs
 from speculative.tree import TreeGeometry, is_child
 
 Coin = Callable[[Tensor, Tensor], Tensor]  # (rows, positions) int64 [B] -> float64 [B] in (0, 1)
@@ -54,6 +54,46 @@ class SimulatedOps(DraftOps):
         self, emitted: Tensor, n_emitted: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns
     ) -> tuple[Tensor, Tensor]:
         return self._inner.trim(emitted, n_emitted, seq_lens, rows, columns)
+
+    def opening(self, rows: Tensor, ledger: Ledger) -> tuple[Tensor, Tensor]:
+        return self._inner.opening(rows, ledger)
+
+    def node_inputs(
+        self,
+        tree: DraftTree,
+        shape: TreeGeometry,
+        start: Tensor,
+        rows: Tensor,
+        page_table: Tensor,
+        page_size: int,
+    ) -> NodeInputs:
+        return self._inner.node_inputs(tree, shape, start, rows, page_table, page_size)
+
+    def best(self, logits: Tensor) -> Tensor:
+        return self._inner.best(logits)
+
+    def settle(
+        self,
+        tree: DraftTree,
+        target: Tensor,
+        start: Tensor,
+        rows: Tensor,
+        columns: EndColumns,
+        ledger: Ledger | None,
+    ) -> Settled:
+        taken = self._forced(tree, target, self._coin(rows, start.long() + 1))
+        return self._inner.enter(taken, tree, start, rows, columns, ledger)
+
+    def enter(
+        self,
+        taken: Accepted,
+        tree: DraftTree | None,
+        start: Tensor,
+        rows: Tensor,
+        columns: EndColumns,
+        ledger: Ledger | None,
+    ) -> Settled:
+        return self._inner.enter(taken, tree, start, rows, columns, ledger)
 
     def compactor(self, layers: Sequence[LayerKV]) -> Compactor:
         return self._inner.compactor(layers)

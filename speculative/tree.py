@@ -19,14 +19,21 @@ from engine.batch import ROOT, DraftTree
 class TreeGeometry:
     """What follows from a DraftTree's parents. Values of absent nodes are in range and otherwise meaningless.
 
-    tokens: int32 [B, W], the tree's. depth: int64 [B, W], 0 at the root. mask: bool [B, W, W], [b, i, j]:
-    node i sees node j (its ancestors and itself; an absent node sees itself); None for chains, whose mask
-    is the causal one.
+    tokens: int32 [B, W], the tree's. mask: bool [B, W, W], [b, i, j]: node i sees node j (its ancestors and
+    itself; an absent node sees itself); None for chains, whose mask is the causal one. depths: int64 [B, W];
+    None for chains, where a node's depth is its index.
     """
 
     tokens: Tensor
-    depth: Tensor
+    depths: Tensor | None
     mask: Tensor | None
+
+    @cached_property
+    def depth(self) -> Tensor:
+        """int64 [B, W], 0 at the root."""
+        if self.depths is not None:
+            return self.depths
+        return torch.arange(self.tokens.shape[1], device=self.tokens.device).expand_as(self.tokens)
 
     @cached_property
     def ancestors(self) -> Tensor:
@@ -51,9 +58,7 @@ def geometry(tree: DraftTree, needs_mask: bool = True) -> TreeGeometry:
     """Depth and mask of every node. needs_mask=False promises chains: node i has parent i - 1 or is
     absent."""
     if not needs_mask:
-        width = tree.tokens.shape[1]
-        depth = torch.arange(width, device=tree.tokens.device).expand_as(tree.tokens)
-        return TreeGeometry(tree.tokens, depth, None)
+        return TreeGeometry(tree.tokens, None, None)
     mask = _visibility(tree.parent)
     return TreeGeometry(tree.tokens, mask.sum(-1) - 1, mask)
 

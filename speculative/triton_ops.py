@@ -14,11 +14,13 @@ from torch import Tensor
 
 from engine.batch import DraftTree, LayerKV
 from kernels.accept_ratio import accept_ratio
-from kernels.accept_tree import Ends, accept_tree, trim_run
+from kernels.accept_tree import Ends, Table, Walk, accept_tree, enter_run
+from kernels.argmax import argmax
 from kernels.compact_kv import Buffers, compact_kv
+from kernels.node_inputs import node_inputs, opening
 from kernels.tree_geometry import tree_geometry, tree_paths
-from speculative.accept import Accepted, EndColumns
-from speculative.ops import Compactor, DraftOps
+from speculative.accept import Accepted, EndColumns, Ledger, Settled
+from speculative.ops import Compactor, DraftOps, NodeInputs
 from speculative.tree import TreeGeometry, geometry
 
 
@@ -40,14 +42,14 @@ class TritonDraftOps(DraftOps):
     def geometry(self, tree: DraftTree, needs_mask: bool = True) -> TreeGeometry:
         if not needs_mask:  # a chain's shape is known beforehand
             return geometry(tree, needs_mask)
-        depth, mask = tree_geometry(tree.parent)
-        return WalkedGeometry(tree.tokens, depth, mask, tree.parent)
+        depths, mask = tree_geometry(tree.parent)
+        return WalkedGeometry(tree.tokens, depths, mask, tree.parent)
 
     def accept_and_trim(
         self, tree: DraftTree, target: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns
     ) -> tuple[Accepted, Tensor, Tensor]:
         walk = accept_tree(tree.tokens, tree.parent, target, _ends(seq_lens, rows, columns))
-        return Accepted(walk.accept_index, walk.n_accepted, walk.emitted), walk.n_emitted, walk.finish
+        return _accepted(walk), walk.column(0), walk.column(1)
 
     def accept_ratio(
         self, tree: DraftTree, target_probs: Tensor, accept_coins: Tensor, draw_coins: Tensor
@@ -63,7 +65,52 @@ class TritonDraftOps(DraftOps):
     def trim(
         self, emitted: Tensor, n_emitted: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns
     ) -> tuple[Tensor, Tensor]:
-        return trim_run(emitted, n_emitted, _ends(seq_lens, rows, columns))
+        packed = enter_run(emitted, n_emitted - 1, _ends(seq_lens, rows, columns))
+        return packed[:, -5], packed[:, -4]
+
+    def opening(self, rows: Tensor, ledger: Ledger) -> tuple[Tensor, Tensor]:
+        return opening(rows, ledger.seq_lens, ledger.tokens)
+
+    def node_inputs(
+        self,
+        tree: DraftTree,
+        shape: TreeGeometry,
+        start: Tensor,
+        rows: Tensor,
+        page_table: Tensor,
+        page_size: int,
+    ) -> NodeInputs:
+        return NodeInputs(*node_inputs(tree.tokens, shape.depths, start, rows, page_table, page_size))
+
+    def best(self, logits: Tensor) -> Tensor:
+        return argmax(logits)
+
+    def settle(
+        self,
+        tree: DraftTree,
+        target: Tensor,
+        start: Tensor,
+        rows: Tensor,
+        columns: EndColumns,
+        ledger: Ledger | None,
+    ) -> Settled:
+        ends = _ends(start, rows, columns)
+        walk = accept_tree(tree.tokens, tree.parent, target, ends, tree.signal, _table(ledger))
+        return Settled(_accepted(walk), walk.column(0), walk.column(1), walk.packed)
+
+    def enter(
+        self,
+        taken: Accepted,
+        tree: DraftTree | None,
+        start: Tensor,
+        rows: Tensor,
+        columns: EndColumns,
+        ledger: Ledger | None,
+    ) -> Settled:
+        parent, signal = (None, None) if tree is None else (tree.parent, tree.signal)
+        ends = _ends(start, rows, columns)
+        packed = enter_run(taken.emitted, taken.n_accepted, ends, parent, signal, _table(ledger))
+        return Settled(taken, packed[:, -5], packed[:, -4], packed)
 
     def compactor(self, layers: Sequence[LayerKV]) -> Compactor:
         """One launch for all layers of one shape; a KV layout of several groups takes one launch each."""
@@ -74,6 +121,14 @@ class TritonDraftOps(DraftOps):
 
 def _ends(seq_lens: Tensor, rows: Tensor, columns: EndColumns) -> Ends:
     return Ends(seq_lens, rows, columns.stop_ids, columns.min_len, columns.max_len)
+
+
+def _accepted(walk: Walk) -> Accepted:
+    return Accepted(walk.accept_index, walk.column(2), walk.emitted)
+
+
+def _table(ledger: Ledger | None) -> Table | None:
+    return None if ledger is None else Table(ledger.tokens, ledger.seq_lens)
 
 
 def _compact(groups: Sequence[Buffers], slots: Tensor, accept_index: Tensor) -> None:

@@ -14,12 +14,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kernels.accept_ratio import _accept_ratio
-from kernels.accept_tree import _accept_tree, _trim_run
+from kernels.accept_tree import _accept_tree, _enter_run
+from kernels.argmax import _best_of, _block_best
 from kernels.attention_decode import _merge
 from kernels.attention_tile import _attention_tile
 from kernels.attention_tiles import tiles_for
 from kernels.compact_kv import _compact_kv
 from kernels.launch import power_of_two
+from kernels.node_inputs import _node_inputs, _opening
 from kernels.rms_norm import _rms_norm
 from kernels.rope_store import _rope_store
 from kernels.silu_mul import _silu_mul
@@ -28,13 +30,14 @@ from kernels.tree_geometry import _tree_geometry, _tree_paths
 INTEGERS = {
     "*u8": "tree mask",
     "*i32": "table lens start parent tokens target index stop min max "
-    "accepted emitted kept finish count paths",
-    "*i64": "rows positions slots window depth address",
+    "accepted emitted kept finish count paths signal packed table_lens out_len out_token best index",
+    "*i64": "rows positions slots window depth address ids",
 }
 INTEGER_POINTERS = {f"{name}_ptr": kind for kind, names in INTEGERS.items() for name in names.split()}
 FLOAT_POINTERS = {
     "sums_ptr",
     "stats_ptr",
+    "value_ptr",
     "part_ptr",
     "cos_ptr",
     "sin_ptr",
@@ -108,10 +111,15 @@ def main(capability: int, dtype: str) -> None:
     compile_one(
         _rope_store, dtype, target, 2, HEADS=9, KV_HEADS=3, D=64, ROWS=1, HEADS_P=16, KV_HEADS_P=4, HALF_P=32
     )
+    compile_one(_opening, dtype, target, 4, ROWS=128)
+    compile_one(_block_best, dtype, target, 8, V=128_256, BLOCK=4096)
+    compile_one(_best_of, dtype, target, 1, K=32, K_P=32)
     for width, side in ((1, 1), (11, 16)):
         run = {"W": width, "W_P": side, "STOPS": 12, "STOPS_P": 16, "ROWS": 1}
-        compile_one(_accept_tree, dtype, target, 1, **run)
-        compile_one(_trim_run, dtype, target, 1, **run)
+        enters = {"SIGNAL": width > 1, "COMMIT": True}
+        compile_one(_accept_tree, dtype, target, 1, **run, **enters)
+        compile_one(_enter_run, dtype, target, 1, DRAFTED=width > 1, **run, **enters)
+        compile_one(_node_inputs, dtype, target, 1, W=width, W_P=side, PAGE=16, TREE=width > 1, ROWS=1)
         compile_one(_tree_geometry, dtype, target, 1, W=width, W_P=side, ROWS=1)
         compile_one(_tree_paths, dtype, target, 1, W=width, W_P=side, ROWS=1)
         compile_one(
