@@ -149,6 +149,11 @@ class SamplingClass:
     shaped: bool = False  # some request uses penalties, logit bias or min_tokens
     top_logprobs: int = -1  # -1 none; 0 the token's own; k the k best too
 
+    @property
+    def certain(self) -> bool:
+        """Whether every token is the likeliest one of the model's own distribution."""
+        return not (self.sampled or self.shaped)
+
     def __or__(self, other: SamplingClass) -> SamplingClass:
         return SamplingClass(
             self.sampled or other.sampled,
