@@ -55,6 +55,7 @@ def runs(models: Sequence[str]) -> list[Run]:
                 "decode",
                 (*model, *FAST, "--against", "tbo=two_batch", "--batches", "8,64,256"),
             ),
+            Run(f"{name}-start", "first_token", (*model, *FAST, "--cold")),
             Run(f"{name}-references", "references", (*model, *FAST)),
         ]
     return found

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import decode, floors, gpu, prefill, references, spec_steps, tables, throughput
+from benchmarks import decode, first_token, floors, gpu, prefill, references, spec_steps, tables, throughput
 from benchmarks.ceilings import Ceilings
 from benchmarks.stepping import prompts_of
 from engine import LLM, SamplingParams
@@ -126,3 +126,12 @@ def test_a_benchmark_that_fails_leaves_its_reason_and_the_others_go_on(
     reports = json.loads((tmp_path / "out" / "report.json").read_text())
     assert reports["8b-broken"] is None
     assert reports["8b-decode"]["sections"][-1]["rows"][0]["batch"] == 1
+
+
+def test_the_phases_of_a_start_add_up(tmp_path: Path) -> None:
+    place = tmp_path / "report.json"
+    assert first_token.main([*TINY, "--json", str(place)]) == 0
+    rows = {row["phase"]: row["warm, s"] for row in sections(place)[0]["rows"]}
+    assert sum(value for name, value in rows.items() if name != "all") == pytest.approx(rows["all"])
+    assert set(first_token.PHASES) < set(rows)
+    assert 0 < rows["first token"] < rows["all"]
