@@ -21,6 +21,7 @@ from engine.kernel_choices.table import (
     from_document,
 )
 from engine.params import SamplingParams
+from engine.replay.cli import main as replay
 from kernels.linear_plan import BEST, BUCKETS, LINEAR, NORM_GATED, NORM_LINEAR, Place, Plan
 
 TINY = (
@@ -105,6 +106,13 @@ def test_the_table_goes_into_the_run_folder(
     assert run["measured"] == {"kernels": "kernels.json"}
     kept = from_document(json.loads((folder / "kernels.json").read_text()))
     assert kept == from_document(json.loads(table.read_text()))
+
+    table.unlink()  # a replay has its own, whatever this machine has measured since
+    assert replay([str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "identical" in out
+    again = json.loads((Path(out.splitlines()[-1]) / "kernels.json").read_text())
+    assert from_document(again) == kept
 
 
 @CPU
