@@ -96,7 +96,8 @@ def test_a_space_smaller_than_the_trials_is_a_grid(cli, launched):
     assert launched.ran == [[cell["id"] for cell in manifest(ran.folder)["cells"]]]
 
 
-def test_nothing_starts_where_no_cell_can_run(cli, launched, tmp_path):
+def test_nothing_starts_where_no_cell_can_run(cli, launched, tmp_path, monkeypatch):
+    monkeypatch.setattr("engine.sweeps.search.LOOKED_AT", 5)
     ran = cli(*SPACE, "+cache.page_siez=3", "sweep.trials=9")
     assert ran.code == 1
     assert "did you mean page_size?" in ran.err
