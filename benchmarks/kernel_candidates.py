@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from kernels.linear_plan import BEST, LINEAR, NORM_GATED, ROWS, TILE, Place, Plan
 
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
+MOST_UNROLLED = 64  # steps of the rows kernel, each token's its own: they are not a loop
 MOST_PADDING = 1.4  # of K, by blocks that reach past its end
 
 
@@ -63,7 +64,8 @@ def fits(plan: Plan, place: Place, card: Card) -> bool:
     threads = 32 * plan.warps
     if plan.kernel == ROWS:
         each = plan.block_n * plan.block_k // threads
-        return 4 <= each <= 64 and place.tokens * each <= 128
+        steps = _padded(plan, place.k) // (plan.block_k * plan.split)
+        return 4 <= each <= 64 and place.tokens * each <= 128 and place.tokens * steps <= MOST_UNROLLED
     side = max(16, place.tokens)
     held = plan.stages * (plan.block_n + side) * plan.block_k * SIZES[place.dtype]
     return plan.stages >= 2 and held <= card.shared and 1 <= plan.block_n * side // threads <= 64

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from linear_cases import CPU, expected, gpu, near, norm_of, operands
+from linear_cases import CPU, EPS, expected, gpu, near, norm_of, operands
 
 from backends.torch_ops import TorchOps
-from kernels.linear import product
+from kernels.linear import Norm, product
 from kernels.linear_plan import Plan
 
 ROWS = Plan("rows", 8, 32)
@@ -20,14 +20,11 @@ FP32 = torch.float32
 
 
 def check(
-    plan: Plan, tokens: int, n: int, k: int, mode: int, bias: bool, device: str, dtype: torch.dtype,
-    early: bool = False,
-) -> None:  # fmt: skip
+    plan: Plan, tokens: int, n: int, k: int, mode: int, bias: bool, device: str, dtype: torch.dtype
+) -> None:
     given = operands(tokens, n, k, device, dtype)
     kept = given.x.clone(), given.residual.clone()
-    y, stream = product(
-        plan, given.x, given.w, given.bias if bias else None, norm_of(given, mode), early=early
-    )
+    y, stream = product(plan, given.x, given.w, given.bias if bias else None, norm_of(given, mode))
     assert y.dtype == dtype
     near(y, expected(given, mode, bias, plan.gate))
     assert torch.equal(stream, given.x + given.residual if mode == 2 else given.x)
@@ -81,27 +78,46 @@ def test_a_stage_equals_the_separate_operations() -> None:
 
 LLAMA_8B = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096)]
 SMOLLM2 = [(960, 576), (576, 576), (3072, 576), (576, 1536), (49152, 576)]
-GPU_PLANS = [
-    Plan("rows", 4, 2048, warps=8),
-    Plan("rows", 8, 256, warps=8, split=2),
-    Plan("tile", 64, 128, warps=4),
-    Plan("tile", 64, 128, warps=4, swap=True, split=2),
-]
+SPLIT_ROWS, SPLIT_TILE = Plan("rows", 8, 256, warps=8, split=2), Plan("tile", 64, 64, swap=True, split=2)
+BF16 = torch.bfloat16
+
+
+def on_a_gpu(plan: Plan, n: int, k: int, fused: tuple[int, bool], dtype: torch.dtype) -> None:
+    mode, gate = fused
+    for tokens in (1, 3) if plan.kernel == "rows" else (5, 17, 64):
+        check(replace(plan, gate=gate), tokens, n, k, mode, True, "cuda", dtype)
 
 
 @gpu
-@pytest.mark.parametrize("plan", GPU_PLANS, ids=str)
+@pytest.mark.parametrize("plan", [Plan("rows", 4, 1024, warps=8), Plan("tile", 64, 64, swap=True)], ids=str)
 @pytest.mark.parametrize(("n", "k"), LLAMA_8B + SMOLLM2)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, FP32], ids=str)
-@pytest.mark.parametrize("early", [False, True])
-def test_products_on_a_gpu(plan: Plan, n: int, k: int, dtype: torch.dtype, early: bool) -> None:
-    if early and torch.cuda.get_device_capability()[0] < 9:
-        pytest.skip("dependent launch needs sm_90")
-    if dtype == FP32 and plan.kernel == "tile":
-        plan = replace(plan, block_k=32)
-    for tokens in (1, 3) if plan.kernel == "rows" else (1, 5, 16, 17, 64):
-        for mode, gate in FUSED:
-            check(replace(plan, gate=gate), tokens, n, k, mode, True, "cuda", dtype, early)
+def test_real_shapes(plan: Plan, n: int, k: int) -> None:
+    for fused in ((0, False), (2, True)):
+        on_a_gpu(plan, n, k, fused, BF16)
+
+
+@gpu
+@pytest.mark.parametrize("plan", [SPLIT_ROWS, SPLIT_TILE, Plan("tile", 32, 64)], ids=str)
+@pytest.mark.parametrize("dtype", [BF16, torch.float16, FP32], ids=str)
+@pytest.mark.parametrize("fused", FUSED)
+def test_every_variant_on_a_gpu(plan: Plan, dtype: torch.dtype, fused: tuple[int, bool]) -> None:
+    on_a_gpu(replace(plan, block_k=min(plan.block_k, 128 // dtype.itemsize)), 960, 576, fused, dtype)
+
+
+@gpu
+@pytest.mark.parametrize("plan", [SPLIT_ROWS, SPLIT_TILE], ids=str)
+def test_dependent_launches(plan: Plan) -> None:
+    """Each reads what the kernel in front wrote, many times over; a race would show as other bits."""
+    if torch.cuda.get_device_capability()[0] < 9:
+        pytest.skip("dependent launch needs compute capability 9")
+    weights = [operands(1, 576, 576, "cuda", BF16).w for _ in range(2)]
+    results = []
+    for early in (False, True):
+        x = operands(4, 576, 576, "cuda", BF16).x
+        for step in range(200):
+            x, _ = product(plan, x, weights[step % 2], None, Norm(torch.ones_like(x[0]), EPS), early=early)
+        results.append(x)
+    assert torch.equal(*results)
 
 
 @gpu
