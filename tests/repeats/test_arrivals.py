@@ -67,3 +67,14 @@ def test_without_a_recording_the_clock_makes_other_batches(run: Any, again: Any)
     code, out, report = again(folder)
     assert (code, report["identical"]) == (EXIT_DIFFERENT, False)
     assert "batches: not recorded" in out
+
+
+@pytest.mark.model
+def test_the_embedded_model_with_its_draft(run: Any, again: Any) -> None:
+    """Four-bit products and adaptive drafts: batches and widths are those of the run, and so are the ids."""
+    ask = ("spec=eagle3", "sampling=creative", "sampling.max_tokens=12", "workload.limit=4", "threads=1")
+    folder = run(*ask, "arrivals=poisson", "arrivals.rate=8", base=())
+    code, out, report = again(folder)
+    assert (code, report["courses"][0]["parted"], report["changed"]) == (EXIT_OK, None, {}), out
+    facts = json.loads((folder / "run.json").read_text())
+    assert set(facts["draft_files"]) == {"config.json", "model.safetensors"}
