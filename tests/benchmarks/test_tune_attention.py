@@ -1,0 +1,86 @@
+"""The sweep of attention tiles: its passes, its arithmetic, and that every contender computes the same."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is first imported
+
+from benchmarks.attention_timing import Bench, Heads, Pass, with_splits
+from benchmarks.tune_attention import decodes, extends, main, text_of, timed
+from kernels.attention_splits import SplitPlan
+from kernels.attention_tiles import Tile
+
+CUDA = torch.cuda.is_available()
+SMALL = Heads(4, 2, 16, page=8)
+CPU = torch.device("cpu")
+TILE = Tile(16, 16)
+interpreted = pytest.mark.skipif(CUDA, reason="Triton is compiled in this process")
+
+
+def test_bytes_and_products_by_hand() -> None:
+    decode = Pass(Heads(32, 8, 128), 4, 1, 1023, verify=True)
+    assert decode.bytes == 4 * 1024 * 4096  # 4 KiB of keys and values a position
+    prompt = Pass(Heads(32, 8, 128), 1, 3, 0, verify=False)
+    assert prompt.flops == 4 * 128 * 32 * (1 + 2 + 3)
+    assert Pass(Heads(32, 8, 128), 1, 3, 10, verify=False).flops == prompt.flops + 4 * 128 * 32 * 30
+
+
+def test_contexts_are_whole_pages_and_include_the_new_tokens() -> None:
+    passes = decodes(Heads(32, 8, 128), [1, 8], [256, 1024], [1, 5])
+    assert len(passes) == 8
+    assert all((one.before + one.new) % one.heads.page == 0 for one in passes)
+    assert [(one.before, one.new) for one in extends(SMALL, [128], 64)] == [(0, 128), (64, 128)]
+    assert [(one.before, one.new) for one in extends(SMALL, [128], 0)] == [(0, 128)]
+
+
+@interpreted
+@pytest.mark.parametrize(("new", "before"), [(1, 31), (5, 19)])
+def test_decode_and_sdpa_agree(new: int, before: int) -> None:
+    bench = Bench(Pass(SMALL, 3, new, before, verify=True), CPU, 0)
+    expected = bench.once(bench.library())
+    plans = with_splits(SplitPlan(1, 1, 16), [2, 3])
+    assert [plan.fixed for plan in plans] == [1, 2, 3]
+    for plan in plans:
+        torch.testing.assert_close(bench.once(bench.decode(TILE, plan)), expected, rtol=2e-2, atol=2e-2)
+
+
+@interpreted
+@pytest.mark.parametrize("before", [0, 16])
+def test_prefill_and_sdpa_agree(before: int) -> None:
+    bench = Bench(Pass(SMALL, 1, 24, before, verify=False), CPU, 0)
+    torch.testing.assert_close(
+        bench.once(bench.extend(TILE)), bench.once(bench.library()), rtol=2e-2, atol=2e-2
+    )
+
+
+@interpreted
+def test_a_contender_that_computes_something_else_is_an_error() -> None:
+    bench = Bench(Pass(SMALL, 1, 8, 0, verify=False), CPU, 0)
+    expected = bench.once(bench.library())
+    with pytest.raises(RuntimeError, match="off at Pass"):
+        timed(bench, lambda q, kv: q, expected)
+
+
+def test_what_does_not_fit_takes_forever() -> None:
+    class Full:
+        what = None
+
+        def once(self, run: object) -> torch.Tensor:
+            raise RuntimeError("out of resource: shared memory")
+
+    assert timed(Full(), lambda q, kv: q, torch.zeros(1)) == float("inf")  # type: ignore[arg-type]
+
+
+def test_a_tile_on_one_line() -> None:
+    assert text_of(Tile(16, 64, warps=4, stages=3)) == "16x64, 4 warps, 3 stages"
+
+
+@interpreted
+def test_without_a_gpu_nothing_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 1
+    assert "no CUDA device" in capsys.readouterr().err
