@@ -18,10 +18,15 @@ SETTINGS = ("timeout", "fail_fast", "strict", "figure", "better", "trials", "bat
 
 
 def manifest_of(
-    arguments: Sequence[str], study: Study, axes: Sequence[Axis], cells: Sequence[Cell]
+    arguments: Sequence[str],
+    study: Study,
+    axes: Sequence[Axis],
+    cells: Sequence[Cell],
+    varying: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The document. arguments: overrides of the command line that starts the same sweep again. axes: what a
-    search chooses from. Configs are not in it: the run folders hold them."""
+    """The document. arguments: overrides of the command line that starts the same sweep again. axes,
+    varying: what a search chooses from, and the keys that tell its cells apart. Configs are not in it: the
+    run folders hold them."""
     baseline = study.config.baseline
     return {
         "version": VERSION,
@@ -31,6 +36,7 @@ def manifest_of(
         "baseline": None if baseline is None else list(baseline),
         "settings": {name: getattr(study.config, name) for name in SETTINGS},
         "known": sum(cell.verdict == OK for cell in cells),
+        "varying": list(varying),
         "axes": [[axis.key, list(axis.values)] for axis in axes],
         "cells": [cell_row(cell) for cell in cells],
     }

@@ -37,6 +37,10 @@ class Chooser(ABC):
     def first(self, axes: Sequence[Axis]) -> list[Line]:
         """What is known at the start."""
 
+    def varying(self, axes: Sequence[Axis], lines: Sequence[Line]) -> list[str] | None:
+        """Keys that tell cells apart; None: those that differ among the lines, which are all there are."""
+        return None
+
     @abstractmethod
     def require_one(self, cells: Sequence[Cell]) -> None:
         """UserError where no cell can run: then the command line is wrong. cells: known at the start."""

@@ -16,6 +16,7 @@ from engine.errors import UserError
 from engine.lazy import lazy_import
 from engine.sweeps.axes import Axis, Line, line_of
 from engine.sweeps.cells import Cell, judged, require_one
+from engine.sweeps.folder import SweepFolder
 from engine.sweeps.manifest import cell_row
 from engine.sweeps.running import Chooser, Grid, Jobs
 from engine.sweeps.states import OK
@@ -50,6 +51,13 @@ class Search(Chooser):
     def first(self, axes: Sequence[Axis]) -> list[Line]:
         return []
 
+    def varying(self, axes: Sequence[Axis], lines: Sequence[Line]) -> list[str]:
+        """What is searched, and what the other lines set differently."""
+        fixed = {axis.line(axis.values[0]) for axis in axes if axis.fixed}
+        searched = [axis.key for axis in axes if not axis.fixed]
+        others = [override for line in lines for override in line.overrides if override not in fixed]
+        return list(dict.fromkeys([*searched, *(override.partition("=")[0] for override in others)]))
+
     def require_one(self, cells: Sequence[Cell]) -> None:
         """Looks at cells all over the space until one can run."""
         seen: list[Cell] = []
@@ -65,8 +73,9 @@ class Search(Chooser):
         for _ in range(math.ceil(ASKED_A_TRIAL * self.trials / self._batch)):
             if self._runnable() >= self.trials:
                 break
-            asked = self._ask()
-            self._write_down(jobs, [cell for _, cell in asked])
+            manifest = jobs.folder.manifest()
+            asked = self._ask(manifest["varying"])
+            self._write_down(jobs.folder, manifest, [cell for _, cell in asked])
             todo = {c.id: c for _, c in asked if c.verdict == OK and jobs.folder.state(c.id) is None}
             if not jobs.run(list(todo.values())) or jobs.folder.wish():
                 return False
@@ -77,21 +86,19 @@ class Search(Chooser):
     def _runnable(self) -> int:
         return sum(cell.verdict == OK for cell in self._chosen.values())
 
-    def _ask(self) -> list[tuple[Trial, Cell]]:
+    def _ask(self, varying: Sequence[str]) -> list[tuple[Trial, Cell]]:
         size = min(self._batch, self.trials - self._runnable())
         trials = [self._study.ask() for _ in range(size)]
         lines = [line_of([axis.line(_suggested(trial, axis)) for axis in self._axes]) for trial in trials]
-        varied = [axis.key for axis in self._axes if not axis.fixed]
-        found = [judged([line], varied)[0] for line in lines]
+        found = [judged([line], varying)[0] for line in lines]
         return list(zip(trials, found, strict=True))
 
-    def _write_down(self, jobs: Jobs, cells: Sequence[Cell]) -> None:
+    def _write_down(self, folder: SweepFolder, manifest: dict[str, Any], cells: Sequence[Cell]) -> None:
         """In the manifest before they run."""
-        manifest = jobs.folder.manifest()
         known = {row["id"] for row in manifest["cells"]}
         self._chosen |= {cell.id: cell for cell in cells}
         rows = [cell_row(cell) for cell in {c.id: c for c in cells}.values() if cell.id not in known]
-        jobs.folder.write_manifest({**manifest, "cells": [*manifest["cells"], *rows]})
+        folder.write_manifest({**manifest, "cells": [*manifest["cells"], *rows]})
 
     def _tell(self, trial: Trial, value: float | None) -> None:
         """A cell that cannot run or gave no figure is a bad place: the sampler is told that it was pruned."""

@@ -41,7 +41,8 @@ def _start(
     lines = [*chooser.first(axes), *extra_lines(axes, study.config.extra)]
     if len(lines) > MANY:
         print(f"checking {len(lines)} cells", file=err, flush=True)
-    cells = judged(lines)
+    varying = chooser.varying(axes, lines)
+    cells = judged(lines, varying)
     chooser.require_one(cells)
     todo = tuple(cell for cell in cells if cell.verdict == OK)
     if dry_run:
@@ -49,7 +50,7 @@ def _start(
         return EXIT_OK
     folder = SweepFolder.create(plan.folder)
     with folder.locked():
-        folder.write_manifest(manifest_of(arguments, study, axes, cells))
+        folder.write_manifest(manifest_of(arguments, study, axes, cells, varying or ()))
         return run_jobs(Sweep(study, cells, todo, len(todo), chooser, plan, folder), out, err)
 
 

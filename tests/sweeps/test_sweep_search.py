@@ -10,6 +10,7 @@ from conftest import CRASH, manifest, states
 from engine.runs import write_json
 from engine.sweeps.folder import STOP, SweepFolder
 from engine.sweeps.states import JobState
+from engine.sweeps.study import Study
 
 pytest.importorskip("optuna", reason="pip install 'syncless[search]'")
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -29,7 +30,8 @@ def launched(monkeypatch):
         ran.append(list(cell_ids))
         for cell_id in cell_ids:
             given = dict(line.split("=", 1) for line in task.overrides[cell_id])
-            size, running = int(given["cache.page_size"]), int(given["scheduler.max_running"])
+            size = int(given.get("cache.page_size", 0))
+            running = int(given.get("scheduler.max_running", 0))
             folder.clear(cell_id)
             write_json(folder.job(cell_id) / "result.json", {"speed": -abs(size - 32) - abs(running - 20)})
             folder.write_state(JobState(cell_id, "finished", None, 0, 1.0, "then", f"now {cell_id}"))
@@ -54,6 +56,18 @@ def test_it_runs_as_many_jobs_as_asked_and_comes_close_to_the_best(cli, launched
     assert max(speeds(ran.folder)) > -12, "of 300 cells the best are at 0; a random one is at -110 on average"
     assert sum(speeds(ran.folder)[10:]) > sum(speeds(ran.folder)[:10]), "it learns"
     assert set(manifest(ran.folder)["cells"][0]["varied"]) == {"cache.page_size", "scheduler.max_running"}
+
+
+def test_a_cell_beside_the_search_is_told_from_the_others(cli, launched, monkeypatch):
+    study = Study(
+        Study.Config(overrides=SPACE[1:], extra=(("overlap=none",),), trials=3, figure="speed"), "own"
+    )
+    monkeypatch.setattr("engine.sweeps.sweep.load_study", lambda *_: study)
+    ran = cli("-m")
+    beside, *chosen = [cell["varied"] for cell in manifest(ran.folder)["cells"]]
+    assert beside["overlap"] == "none"
+    assert [cell["overlap"] for cell in chosen] == ["future"] * 3
+    assert all(len(cell) == 3 for cell in chosen)
 
 
 def test_lower_can_be_better(cli, launched):
