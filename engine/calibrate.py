@@ -10,17 +10,18 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from engine.batch import Mode, ScheduledStep
+from engine.batch import Mode, SamplingClass, ScheduledStep
 from engine.device_queue import DeviceQueue, Published
 from engine.kv_pool import KVPool
 from engine.models.source import Progress
 from engine.step import Step
 from engine.table import RequestTable
-from engine.upload import BatchRows, StepInputs
+from engine.upload import BatchRows, ChunkInputs, StepInputs
 from speculative.width import StepCosts
 
 LIMIT_SECONDS = 1.5  # for all of it; the smallest batch is measured whatever it takes
@@ -81,6 +82,24 @@ class ScratchSteps:
         tickets[-1].result()
         self._queue.synchronize()
         return (time.perf_counter() - start) / self._burst
+
+    def decode(self, batch: int, width: int, resume: bool, sampling: SamplingClass) -> None:
+        """One step, to its end."""
+        step, inputs = self._step_of(batch, width, resume)
+        self._run(replace(step, sampling=sampling), inputs)
+
+    def prefill(self, tokens: int) -> None:
+        """One prompt of `tokens` in row 1, to its end."""
+        device = self._table.tokens.device
+        one, places = torch.ones(1, dtype=torch.int64, device=device), torch.arange(tokens, device=device)
+        step = ScheduledStep(0, Mode.EXTEND, (1,), (0,), (tokens,), (True,))
+        starts = torch.arange(0, tokens + 1, tokens, dtype=torch.int32, device=device)
+        chunk = ChunkInputs(one.expand(tokens).contiguous(), places, one - 1, one * (tokens - 1))
+        self._run(step, StepInputs(BatchRows(one, starts), None, chunk))
+
+    def _run(self, step: ScheduledStep, inputs: StepInputs) -> None:
+        self._queue.submit(lambda: self._work(step, inputs)).result()
+        self._queue.synchronize()
 
     @contextmanager
     def untouched(self) -> Iterator[None]:

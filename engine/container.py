@@ -95,6 +95,10 @@ class EngineContainer(containers.DeclarativeContainer):
     executor = Singleton(Executor, table, uploader, step, futures)
 
     scratch = Singleton(drafting.scratch_steps, table, step, pool, draft_pool, queue, needs_lens)
+    bare = Singleton(moding.bare, runner, driver)
+    plain = Singleton(drafting.plain_step, table, bare, speculator, sampler, ops)
+    eager = Singleton(drafting.scratch_steps, table, plain, pool, draft_pool, queue, needs_lens)
+    warmed = Singleton(moding.warmed, eager, modes)
     captured = Singleton(moding.captured, graph, scratch, modes)
     circumstances = Dict(
         model=config.model,

@@ -55,6 +55,7 @@ class EngineCore:
         self.dtype: str = container.dtype()
         self.max_context: int = container.sizes().context  # longest prompt and answer together
         self.spec = container.plan()
+        container.warmed()
         self.captured_sizes: tuple[int, ...] = container.captured()  # batch sizes of decode graphs
         self.memory_plan: MemoryPlan = container.budget().plan
         self.kv_tokens: int = container.sizes().pages * container.sizes().page_size

@@ -137,6 +137,13 @@ def ops(target: AttentionBackend, plan: SpecPlan, columns: SamplingColumns) -> D
     return SimulatedOps(real, plan.simulated, plan.longest_run, coin)
 
 
+def plain_step(
+    table: RequestTable, runner: ModelRunner, speculator: Speculator, sampler: Sampler, draft_ops: DraftOps
+) -> Step:
+    """The step without graphs and clocks, for steps that serve nobody."""
+    return Step(table, runner, speculator, sampler, draft_ops)
+
+
 def step(
     table: RequestTable,
     runner: ModelRunner,

@@ -6,7 +6,8 @@ Importable without torch. Knows no part of the engine; the loop, the scheduler a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
 from engine.batch import Mode
@@ -110,6 +111,16 @@ class EngineMetrics:
     def compiled_kernels(self) -> int:
         """Kernels that this process has compiled so far; a serving engine adds none."""
         return COMPILED.total
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """What happens inside is counted nowhere: it serves nobody."""
+        before = {f.name: getattr(self, f.name) for f in fields(self) if f.type in ("int", "float")}
+        widths = Counter(self.widths)
+        yield
+        for name, value in before.items():
+            setattr(self, name, value)
+        self.widths = widths
 
     def snapshot(self) -> dict[str, Number]:
         """All plain counters by name."""

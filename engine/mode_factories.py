@@ -21,6 +21,7 @@ from engine.modes import BatchMode, GraphMode, ModeContext, PrefillMode
 from engine.passes import Driver, Passes, PlainPasses
 from engine.policy import SchedulerConfig
 from engine.runner import ModelRunner
+from engine.warm_up import warm_up
 from speculative.base import DraftModel, SpecPlan
 
 
@@ -77,6 +78,19 @@ def runner(
         model.collect(draft.aux_layers)
     inner = prefill.runner(ModelRunner(model, attention, pool, drives), around)
     return graph.runner(inner, around)
+
+
+def bare(around: ModelRunner, drives: Driver) -> ModelRunner:
+    """A runner without the graphs around it, for passes that serve nobody."""
+    return ModelRunner(around.model, around.attention, around.pool, drives)
+
+
+def warmed(scratch: ScratchSteps, around: ModeContext) -> int:
+    """Compile what steps need, on a GPU; elsewhere nothing is compiled. Returns the steps that it took."""
+    if around.device == "cpu":
+        return 0
+    longest = min(around.chunk_tokens, around.context - 1)
+    return warm_up(scratch, around.widths, longest, around.metrics, around.progress)
 
 
 def captured(graph: GraphMode, scratch: ScratchSteps, around: ModeContext) -> tuple[int, ...]:

@@ -1,0 +1,97 @@
+"""Steps before the first request: they leave no trace, and after them no kernel is compiled while serving."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.engines import TINY, make
+
+from engine.compiled import COMPILED
+from engine.llm import LLM
+from engine.params import SamplingParams
+from engine.warm_up import batch_sizes, warm_up
+
+CUDA = torch.cuda.is_available()
+LIMITS = (
+    "scheduler.max_running=5",
+    "scheduler.chunk_tokens=64",
+    "cache.max_context=256",
+    "sampling.max_tokens=9",
+)
+PROMPTS = [[3, 4, 5, 3, 4, 5, 3], [9] * 40, [7, 8, 7, 8, 7]]
+PARAMS = SamplingParams(max_tokens=9, ignore_eos=True)
+
+
+def warm(llm: LLM) -> int:
+    container = llm._container
+    modes = container.modes()
+    return warm_up(container.eager(), modes.widths, modes.chunk_tokens, llm.metrics, lambda *_: None)
+
+
+def state(llm: LLM) -> list[torch.Tensor]:
+    table = llm._container.table()
+    pools = [llm._container.pool(), llm._container.draft_pool()]
+    kv = [side for pool in pools if pool is not None for layer in pool.layers for side in (layer.k, layer.v)]
+    return [t.clone() for t in (table.tokens, table.seq_lens, table.page_table, *table.relay.values(), *kv)]
+
+
+DRAFT = ("spec=eagle3", "spec.load=dummy")
+SPECS = pytest.mark.parametrize(
+    "spec",
+    [(), ("spec=ngram",), DRAFT, (*DRAFT, "spec.topk=2", "spec.num_draft_tokens=6")],
+    ids=["none", "ngram", "chain", "tree"],
+)
+
+
+@SPECS
+def test_a_warm_up_leaves_no_trace(spec: tuple[str, ...]) -> None:
+    with make(*TINY, *LIMITS, *spec) as cold, make(*TINY, *LIMITS, *spec) as llm:
+        before, counts = state(llm), llm.metrics.snapshot()
+        steps = warm(llm)
+        modes = llm._container.modes()
+        assert steps == 2 + (4 + 1) * len(modes.widths)
+        assert llm.metrics.snapshot() == counts
+        assert all(torch.equal(old, new) for old, new in zip(before, state(llm), strict=True))
+        expected = [o.completions[0].token_ids for o in cold.generate(PROMPTS, PARAMS)]
+        assert [o.completions[0].token_ids for o in llm.generate(PROMPTS, PARAMS)] == expected
+
+
+def test_progress_is_told_from_the_first_step_to_the_last() -> None:
+    told: list[tuple[str, int, int]] = []
+    with make(*TINY, *LIMITS) as llm:
+        modes = llm._container.modes()
+        count = warm_up(
+            llm._container.eager(), modes.widths, 64, llm.metrics, lambda *news: told.append(news)
+        )
+    assert told == [("compiling kernels", done, count) for done in range(count + 1)]
+
+
+def test_on_a_cpu_nothing_is_run() -> None:
+    with make(*TINY) as llm:
+        assert llm._container.warmed() == 0
+
+
+@pytest.mark.parametrize(("most", "sizes"), [(1, [1]), (2, [1, 2]), (5, [1, 2, 4, 5]), (8, [1, 2, 4, 8])])
+def test_batch_sizes(most: int, sizes: list[int]) -> None:
+    assert batch_sizes(most) == sizes
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not CUDA, reason="no CUDA device")
+@pytest.mark.parametrize("graph", ["none", "step"])
+@SPECS
+def test_serving_compiles_nothing(graph: str, spec: tuple[str, ...]) -> None:
+    """Field report T7: every batch size, prompts and answers of mixed lengths, greedy and drawn."""
+    shape = ("model=tiny", "model.dtype=bfloat16", "attention=triton", f"graph={graph}", "device=cuda")
+    limits = ("scheduler.max_running=33", "cache.max_context=1024", "sampling.max_tokens=40")
+    with make(*shape, *limits, *spec) as llm:
+        before = COMPILED.total
+        for batch in range(1, 34, 4):
+            prompts = [[3 + i % 7] * (1 + 37 * i % 700) for i in range(batch)]
+            params = [
+                SamplingParams(max_tokens=3 + i % 30, ignore_eos=True, temperature=0.7 * (i % 2))
+                for i in range(batch)
+            ]
+            llm.generate(prompts, params)
+        assert COMPILED.total == before
+        assert llm.metrics.compiled_kernels == before
