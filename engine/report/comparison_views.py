@@ -57,7 +57,7 @@ def _view(study: Study, place: int, found: Comparison) -> ComparisonView:
         flagged=_changes(study, flagged, one, other),
         others=_changes(study, [change for change in found.changes if not change.flagged], one, other),
         moved=[
-            f"{label(b, study.keys)}: {a.state}, now {b.state}" + (f" ({b.reason})" if b.reason else "")
+            f"{label(b, study.every_key)}: {a.state}, now {b.state}" + (f" ({b.reason})" if b.reason else "")
             for a, b in found.moved
         ],
     )

@@ -37,7 +37,7 @@ def facts(study: Study) -> list[str]:
     found = [f"{len(study.rows)} cells: {counts}"]
     found += baselines(study)
     if study.common:
-        found.append(f"common to all rows: {described(study.common)}")
+        found.append(f"common to all rows of the table: {described(study.common)}")
     return found + list(study.notes)
 
 
@@ -86,11 +86,11 @@ def _others(study: Study) -> Iterator[str]:
     if not study.others:
         return
     yield "## Rejected, failed and open"
-    head = ["#", *(["sweep"] if study.several else []), *study.keys, "state", "reason", "after"]
+    head = ["#", *(["sweep"] if study.several else []), *study.every_key, "state", "reason", "after"]
     body = []
     for row in study.others:
         where = [study.letter(row)] if study.several else []
-        chosen = [shown(row, key) for key in study.keys]
+        chosen = [shown(row, key) for key in study.every_key]
         body.append(
             [str(row.number), *where, *chosen, str(row.state), row.reason or "", duration(row.seconds)]
         )

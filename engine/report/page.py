@@ -94,7 +94,7 @@ def _best(study: Study) -> dict[str, str] | None:
         "value": number(study.leading.value(best.result)),
         "unit": f"{study.leading.label} {study.leading.unit}",
         "speedup": times(own.ratio) if own else "",
-        "over": f"row #{own.base}" if own else "",
+        "over": f"over row #{own.base}" if own else "",
         "mark": own.mark if own else "",
         "command": command(best),
     }

@@ -18,13 +18,15 @@ from engine.report.speedups import Effect, Speedup, effects, speedups
 
 @dataclass(frozen=True)
 class Study:
-    """ranked: measured rows, best first. others: the rest, in the sweeps' order. keys: in which rows differ.
-    common: what all rows chose alike. speedups, warnings: by row number. notes: on the report as a whole."""
+    """ranked: measured rows, best first. others: the rest, in the sweeps' order. keys: in which measured rows
+    differ; every_key: in which any rows do. common: what all measured rows chose alike. speedups, warnings:
+    by row number. notes: on the report as a whole."""
 
     sweeps: Sequence[Sweep]
     ranked: Sequence[Row]
     others: Sequence[Row]
     keys: Sequence[str]
+    every_key: Sequence[str]
     common: Mapping[str, str]
     figures: Sequence[Figure]
     leading: Figure
@@ -72,8 +74,9 @@ def make_study(sweeps: Sequence[Sweep], chosen: Sequence[str] | None = None) -> 
         sweeps=sweeps,
         ranked=sorted(measured, key=lambda row: _rank(leading, row)),
         others=[row for row in rows if not row.measured],
-        keys=differing(rows),
-        common=shared(rows),
+        keys=differing(measured or rows),
+        every_key=differing(rows),
+        common=shared(measured or rows),
         figures=present(results, leading),
         leading=leading,
         baselines=baselines,

@@ -58,7 +58,7 @@ def _record(study: Study, row: Row) -> Record:
         "state": str(row.state),
         "reason": row.reason,
         "job_seconds": row.seconds,
-        **{f"choice.{key}": choice(own[key]) if key in own else None for key in study.keys},
+        **{f"choice.{key}": choice(own[key]) if key in own else None for key in study.every_key},
         **figures,
         "speedup": ratio.value if ratio else None,
         "speedup_low": ratio.low if ratio else None,

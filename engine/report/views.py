@@ -54,7 +54,7 @@ def columns(study: Study) -> list[Column]:
     for figure in _main(study):
         found.append(Column(figure.label, figure.unit, not figure.word, figure.better))
         if figure.key == SPEED.key and study.speedups:
-            found.append(Column("speed-up", "times baseline", True, 1))
+            found.append(Column("speed-up", "", True, 1))
     return found
 
 
@@ -83,7 +83,7 @@ def row_view(study: Study, row: Row) -> RowView:
 def other_view(study: Study, row: Row) -> OtherView:
     """A row of the list below the table."""
     name = f"{study.letter(row)} {label(row, ())}" if study.several else label(row, ())
-    chips = _chips(study, row)
+    chips = _chips(row, study.every_key)
     log = "" if row.path is None else str(Path(row.path.parent.name) / row.path.name / LOG)
     known = bool(row.path and (row.path / LOG).is_file())
     return OtherView(
@@ -123,15 +123,15 @@ def _many(study: Study) -> bool:
 
 def _chosen(study: Study, row: Row) -> list[Cell]:
     if _many(study):
-        chips = _chips(study, row)
+        chips = _chips(row, study.keys)
         return [Cell("", " ".join(value for _, value in chips), chips=chips)]
     own = row.settings
     return [Cell(shown(row, key), choice(own[key]) if key in own else "") for key in study.keys]
 
 
-def _chips(study: Study, row: Row) -> list[tuple[str, str]]:
+def _chips(row: Row, keys: Sequence[str]) -> list[tuple[str, str]]:
     own = row.settings
-    return [(key, choice(own[key])) for key in study.keys if key in own]
+    return [(key, choice(own[key])) for key in keys if key in own]
 
 
 def _speedup(study: Study, row: Row) -> Cell:

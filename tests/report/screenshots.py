@@ -14,10 +14,10 @@ from chromium import Page, chromium, find_chromium
 DRAWN = "document.documentElement.dataset.drawn === 'yes'"
 # name, width, height, dark, section to start at
 VIEWS = (
-    ("report-desktop-light", 1440, 1150, False, None),
-    ("report-desktop-dark", 1440, 1150, True, "plots"),
-    ("report-phone-light", 390, 1300, False, "table"),
-    ("report-phone-dark", 390, 1300, True, "plots"),
+    ("report-desktop-light", 1440, 1000, False, None),
+    ("report-desktop-dark", 1440, 1000, True, "plots"),
+    ("report-phone-light", 390, 1200, False, "table"),
+    ("report-phone-dark", 390, 1200, True, "plots"),
 )
 
 

@@ -10,10 +10,12 @@ from engine.report.figures import Figure
 from engine.report.numbers import number
 from engine.report.plots.base import Plot, Trace, escaped
 from engine.report.rows import Row
-from engine.report.settings import cut, label, shown, words
+from engine.report.settings import cut, label, words
 from engine.report.study import Study
 
-MAX_SIDE, NAME = 24, 34
+MAX_DOWN, MAX_ACROSS, NAME = 24, 6, 34
+FILLED = 0.6  # of the fields hold a row, or it is no grid
+WIDER = 1.5  # a field is wider than it is high
 STEP, AROUND = 34, 150  # pixels of a line of cells, and of what is around them
 LETTER = 5  # pixels of height that a letter of a column's name may take when it is turned
 SIGNS = {"rejected": "⊘", "waiting": "○", "unfinished": "○", "-": "-"}
@@ -24,14 +26,15 @@ Fields = Sequence[Sequence[Sequence[Row]]]
 
 def heat_plot(study: Study) -> Plot | None:
     """Two keys or more that vary, and at least two values on each side."""
-    rows, keys = sorted(study.rows, key=lambda row: row.number), list(study.keys)
-    across = split(rows, keys)
+    rows = sorted(study.rows, key=lambda row: row.number)
+    sides = ((keys, split(rows, keys)) for keys in (study.every_key, study.keys))
+    keys, across = next(((keys, across) for keys, across in sides if across), ((), None))
     if across is None:
         return None
     down = [key for key in keys if key not in across]
     places: dict[Place, list[Row]] = {}
     for row in rows:
-        places.setdefault((", ".join(words(row, down)), ", ".join(words(row, across))), []).append(row)
+        places.setdefault((_side(row, down), _side(row, across)), []).append(row)
     lines, columns = (_ordered(place[n] for place in places) for n in (0, 1))
     fields = [[places.get((y, x), ()) for x in columns] for y in lines]
     return Plot(
@@ -92,19 +95,20 @@ def _fields(study: Study, fields: Fields, values: Sequence[Any], texts: Sequence
 
 
 def split(rows: Sequence[Row], keys: Sequence[str]) -> list[str] | None:
-    """The keys across: as many of the last ones as make the sides most alike; None where there is no grid."""
+    """The keys across: as many of the last ones as make the fields squarest; None where there is no grid."""
     best: tuple[float, list[str]] | None = None
     for cut_at in range(1, len(keys)):
-        sides = [
-            len({tuple(shown(row, key) for key in own) for row in rows})
-            for own in (keys[:cut_at], keys[cut_at:])
-        ]
-        if min(sides) < 2 or max(sides) > MAX_SIDE or math.prod(sides) > 2 * len(rows):
-            continue
-        score = abs(math.log(sides[0] / (1.5 * sides[1])))
-        if best is None or score < best[0]:
+        places = {(_side(row, keys[:cut_at]), _side(row, keys[cut_at:])) for row in rows}
+        down, across = (len({place[n] for place in places}) for n in (0, 1))
+        grid = 2 <= down <= MAX_DOWN and 2 <= across <= MAX_ACROSS and len(places) >= FILLED * down * across
+        score = abs(math.log(down / (WIDER * across)))
+        if grid and (best is None or score < best[0]):
             best = score, list(keys[cut_at:])
     return None if best is None else best[1]
+
+
+def _side(row: Row, keys: Sequence[str]) -> str:
+    return ", ".join(words(row, keys))
 
 
 def _ordered(names: Iterable[str]) -> list[str]:
