@@ -168,5 +168,4 @@ def _built(want: Wanted, tokens: int, context: int) -> Budget:
 def _free(on: torch.device) -> Free:
     """What is free now. What torch keeps for later since the weights were read is given back first."""
     torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(on)
-    return Free(int(free), int(total), torch.cuda.get_device_name(on))
+    return Free(int(torch.cuda.mem_get_info(on)[0]), torch.cuda.get_device_name(on))

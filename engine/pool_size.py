@@ -15,7 +15,7 @@ AUTO = "auto"
 CPU_POOL_BYTES = 256 << 20  # automatic KV pool on a CPU, which shares its memory with everything else
 CPU_POOL_TOKENS = 65536
 MARGIN_BYTES = 512 << 20  # libraries' workspaces, compiled kernels, gaps between allocations
-MARGIN_SHARE = 0.02  # of a device's memory: gaps grow with what is allocated
+MARGIN_SHARE = 0.02  # of the free memory: gaps grow with what is allocated
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,15 @@ class Owned:
 
 @dataclass(frozen=True)
 class Free:
-    """Device memory. bytes: free once the weights are there; total: that the device has; name: as messages
-    call it."""
+    """Device memory that is free once the weights are there; name: of the device, for messages."""
 
     bytes: int
-    total: int
     name: str
 
     @property
     def margin(self) -> int:
         """What is never planned for."""
-        return MARGIN_BYTES + int(MARGIN_SHARE * self.total)
+        return MARGIN_BYTES + int(MARGIN_SHARE * self.bytes)
 
 
 def auto_context(max_context: int | str, longest: int) -> int:

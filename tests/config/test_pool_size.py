@@ -18,6 +18,7 @@ from engine.pool_size import (
     CPU_POOL_BYTES,
     CPU_POOL_TOKENS,
     MARGIN_BYTES,
+    MARGIN_SHARE,
     Free,
     Owned,
     auto_context,
@@ -48,9 +49,9 @@ def test_automatic_context(asked: int | str, expected: int) -> None:
 
 def test_a_gpu_pool_is_what_is_left_beside_the_rest() -> None:
     plan = MemoryPlan((MemoryItem("weights", GIB, "", beside=False), MemoryItem("workspace", 1 << 20, "")))
-    free = Free((1 << 20) + 1000 * 64, 80 * GIB, "a GPU")
+    free = Free((1 << 20) + 1000 * 64, "a GPU")
     assert free_tokens(free, plan, 64, 16) == (1000 // 16 - 1) * 16  # a page of it is padding
-    assert free_tokens(Free(1 << 19, GIB, "a GPU"), plan, 64, 16) == 0
+    assert free_tokens(Free(1 << 19, "a GPU"), plan, 64, 16) == 0
 
 
 @pytest.mark.parametrize("page_size", [1, 16, 64])
@@ -73,8 +74,14 @@ def want(*overrides: str) -> Wanted:
     return found
 
 
-def gpu(free: int, total: int = 24 * GIB) -> Free:
-    return Free(free, total, "a GPU")
+def gpu(free: int) -> Free:
+    return Free(free, "a GPU")
+
+
+def room(asked: Wanted, more: int) -> Free:
+    """Enough for everything but the pool, and `more`."""
+    least = asked.plan_for(0, 4096).beside + more
+    return gpu(round((least + MARGIN_BYTES) / (1 - MARGIN_SHARE)) + 2)
 
 
 def test_all_rows_in_full_are_enough() -> None:
@@ -87,16 +94,16 @@ def test_all_rows_in_full_are_enough() -> None:
 
 def test_the_pool_and_all_else_are_no_more_than_what_is_free() -> None:
     asked = want("scheduler.max_running=64", "cache.max_context=4096")
-    free = gpu(asked.plan_for(0, 4096).beside + gpu(0, GIB).margin + (50 << 20), GIB)
+    free = room(asked, 50 << 20)
     plan = divide(asked, free).plan
     taken = sum(item.bytes for item in plan.items if item.name != "weights")
-    assert taken <= free.bytes < taken + 16 * asked.per_token
+    assert taken <= free.bytes < taken + 16 * asked.per_token + (1 << 10)
 
 
 def test_an_automatic_context_is_what_the_pool_holds(caplog: pytest.LogCaptureFixture) -> None:
     asked = want("scheduler.max_running=4")
     few = 40 * asked.per_token * 16
-    plan = divide(asked, gpu(asked.plan_for(0, 4096).beside + gpu(0, GIB).margin + few, GIB))
+    plan = divide(asked, room(asked, few))
     assert plan.sizes.context == plan.sizes.pages * 16 == 39 * 16
     assert "cache.max_context=auto: the KV pool holds requests of 624 tokens" in caplog.text
 
@@ -104,7 +111,7 @@ def test_an_automatic_context_is_what_the_pool_holds(caplog: pytest.LogCaptureFi
 def test_a_context_that_does_not_fit_is_refused_with_the_one_that_does() -> None:
     asked = want("cache.max_context=4096")
     few = 40 * asked.per_token * 16
-    free = gpu(asked.plan_for(0, 4096).beside + gpu(0, GIB).margin + few, GIB)
+    free = room(asked, few)
     with pytest.raises(UserError, match=r"cache\.max_context=4096 .*one request.*use cache\.max_context=624"):
         divide(asked, free)
     shorter = replace(asked, cache=replace(asked.cache, max_context=624))
@@ -115,7 +122,7 @@ def test_a_context_that_does_not_fit_is_refused_with_the_one_that_does() -> None
 def test_a_pool_that_does_not_fit_is_refused_with_the_one_that_does() -> None:
     asked = want("cache.tokens=1000000", "cache.max_context=4096")
     few = 5000 * asked.per_token
-    free = gpu(asked.plan_for(0, 4096).beside + gpu(0, GIB).margin + few, GIB)
+    free = room(asked, few)
     with pytest.raises(
         UserError, match=r"cache\.tokens=1000000 does not fit: a GPU has .* cache\.tokens=4976"
     ):
@@ -126,7 +133,7 @@ def test_no_room_at_all_names_what_to_make_smaller() -> None:
     with pytest.raises(
         UserError, match=r"cache\.tokens=auto finds no room.*scheduler\.max_running.*smaller model"
     ):
-        divide(want(), gpu(1 << 20, GIB))
+        divide(want(), gpu(1 << 20))
 
 
 def test_the_worst_case_of_a_reference_backend_leaves_room_for_a_pool() -> None:
