@@ -55,7 +55,7 @@ class TritonAttention(AttentionBackend):
 
     @dataclass(frozen=True)
     class Config:
-        """kv_splits: parts of the prefix that decode works on at a time; 0 chooses by batch and context.
+        """kv_splits: parts of a prefix that are worked on at a time; 0 chooses by batch and context.
         dependent_launch: programs of a kernel start while the one in front ends; for GPUs that can (compute
         capability 9 and up), no difference elsewhere."""
 
@@ -89,7 +89,9 @@ class TritonAttention(AttentionBackend):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, kv: LayerKV, batch: ForwardBatch) -> Tensor:
         scale, page_size = self._context.scale, self._context.page_size
         if batch.mode is Mode.EXTEND:
-            out = attention_extend.attention_extend(q, kv, batch, scale, page_size, self._tiles)
+            out = attention_extend.attention_extend(
+                q, kv, batch, scale, page_size, self._tiles, self._plan, self._workspace
+            )
         else:
             out = attention_decode.attention_decode(
                 q, kv, batch, scale, page_size, self._tiles, self._plan, self._workspace

@@ -113,10 +113,12 @@ class Bench:
         tiles = Tiles(tile, tile)
         return lambda q, kv: attention_decode(q, kv, self.batch, heads.scale, heads.page, tiles, plan, room)
 
-    def extend(self, tile: Tile) -> Callable[[Tensor, LayerKV], Tensor]:
+    def extend(self, tile: Tile, plan: SplitPlan) -> Callable[[Tensor, LayerKV], Tensor]:
         """Our kernel on a prefill pass."""
         heads, tiles = self.what.heads, Tiles(tile, tile)
-        return lambda q, kv: attention_extend(q, kv, self.batch, heads.scale, heads.page, tiles)
+        cells = plan.cells(1, 1, heads.query, heads.kv, self.batch.page_table.shape[1] * heads.page)
+        room = Workspace.allocate(cells, heads.dim, self._q.device)
+        return lambda q, kv: attention_extend(q, kv, self.batch, heads.scale, heads.page, tiles, plan, room)
 
     def library(self) -> Callable[[Tensor, LayerKV], Tensor]:
         """torch's SDPA over keys that lie side by side already: what paging costs is not in it."""

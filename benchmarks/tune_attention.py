@@ -19,7 +19,7 @@ from benchmarks.attention_timing import Bench, Heads, Pass, with_splits
 from benchmarks.ceilings import Ceilings, measure
 from engine.batch import LayerKV
 from kernels.attention_splits import SplitPlan
-from kernels.attention_tiles import Tile, tiles_for
+from kernels.attention_tiles import Tile, Tiles, tiles_for
 
 Run = Callable[[Tensor, LayerKV], Tensor]
 HEADS = {"llama-3.1-8b": Heads(32, 8, 128), "smollm2-135m": Heads(9, 3, 64)}
@@ -37,7 +37,7 @@ def decode_row(what: Pass, ceilings: Ceilings, device: torch.device, early: bool
     bench = Bench(what, device, _cache(device))
     tiles = tiles_for(*_card(device), what.heads.dim)
     rows = what.new * (what.heads.query // what.heads.kv)
-    plan = SplitPlan(4 * torch.cuda.get_device_properties(device).multi_processor_count, 0, tiles.decode.rows)
+    plan = _plan(device, tiles)
     chosen = replace(tiles.decode.at_most(rows), dependent=early)
     every = {chosen} | {
         Tile(chosen.rows, keys, warps=warps, stages=stages, dependent=early) for keys, warps, stages in DECODE
@@ -67,13 +67,14 @@ def extend_row(what: Pass, ceilings: Ceilings, device: torch.device, early: bool
     """The table's choice, the best tile, and SDPA."""
     bench = Bench(what, device, _cache(device))
     rows = what.new * (what.heads.query // what.heads.kv)
-    chosen = replace(tiles_for(*_card(device), what.heads.dim).extending(rows), dependent=early)
+    tiles = tiles_for(*_card(device), what.heads.dim)
+    plan, chosen = _plan(device, tiles), replace(tiles.extending(rows), dependent=early)
     every = {chosen} | {
         Tile(rows_, keys, warps=warps, stages=stages, dependent=early)
         for rows_, keys, warps, stages in EXTEND
     }
-    expected = bench.once(bench.extend(chosen))
-    times = {tile: timed(bench, bench.extend(tile), expected) for tile in every}
+    expected = bench.once(bench.extend(chosen, plan))
+    times = {tile: timed(bench, bench.extend(tile, plan), expected) for tile in every}
     best = min(times, key=lambda tile: times[tile])
     return {
         "tokens": what.new,
@@ -128,6 +129,10 @@ def extends(heads: Heads, lengths: Sequence[int], prefix: int) -> list[Pass]:
 def _card(device: torch.device) -> tuple[int, int]:
     """What `tiles_for` asks: generation, bytes of an element."""
     return torch.cuda.get_device_capability(device)[0], 2
+
+
+def _plan(device: torch.device, tiles: Tiles) -> SplitPlan:
+    return SplitPlan(4 * torch.cuda.get_device_properties(device).multi_processor_count, 0, tiles.decode.rows)
 
 
 def _cache(device: torch.device) -> int:

@@ -36,9 +36,9 @@ def _merge(
     enter(PDL)
     first = tl.load(start_ptr + tl.program_id(1))
     count = tl.load(start_ptr + tl.program_id(1) + 1) - first
+    reach = tl.load(lens_ptr + tl.program_id(1)) + tl.maximum(window, count)
     if tl.program_id(0) >= count * HEADS:
         return
-    reach = tl.load(lens_ptr + tl.program_id(1)) + tl.maximum(window, count)
     chunk = split_keys(reach, splits, least, STEP)
     if chunk >= reach:  # a single split wrote its result itself
         return
@@ -46,13 +46,13 @@ def _merge(
     split = tl.arange(0, S_P)
     used = split * chunk < reach
     cell = row * splits + split
-    top = tl.load(stats_ptr + cell * 2, mask=used, other=-1e30)
-    weight = tl.where(used, tl.exp2(top - tl.max(top, axis=0)), 0.0)
-    total = tl.sum(weight * tl.load(stats_ptr + cell * 2 + 1, mask=used, other=0.0), axis=0)
     d = tl.arange(0, D_P)
-    part = tl.load(
-        part_ptr + (cell * D)[:, None] + d[None, :], mask=used[:, None] & (d < D)[None, :], other=0.0
-    )
+    inside = used[:, None] & (d < D)[None, :]
+    top = tl.load(stats_ptr + cell * 2, mask=used, other=-1e30)
+    below = tl.load(stats_ptr + cell * 2 + 1, mask=used, other=0.0)
+    part = tl.load(part_ptr + (cell * D)[:, None] + d[None, :], mask=inside, other=0.0)
+    weight = tl.where(used, tl.exp2(top - tl.max(top, axis=0)), 0.0)
+    total = tl.sum(weight * below, axis=0)
     out = tl.sum(weight[:, None] * part, axis=0) / tl.where(total > 0.0, total, 1.0)
     tl.store(out_ptr + row * D + d, out.to(out_ptr.dtype.element_ty), mask=d < D)
 

@@ -1,6 +1,7 @@
 """Ragged prefill: each request's new tokens against its paged prefix and, causally, against each other.
 
-Only chooses the tile: the kernel is `attention_tile`. Legend: T new tokens, Hq query heads, D head size.
+Chooses the tile, and splits where a few tokens follow a long prefix: the kernel is `attention_tile`, the
+merge that of decode. Legend: T new tokens, Hq query heads, D head size.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from engine.batch import ForwardBatch, LayerKV
-from kernels.attention_tile import launch
+from kernels.attention_decode import Workspace, merge
+from kernels.attention_splits import SplitPlan
+from kernels.attention_tile import Partial, launch
 from kernels.attention_tiles import Tile, Tiles, interpreted_tile
 from kernels.launch import INTERPRETED
 
@@ -16,12 +19,19 @@ _INTERPRETED_ROWS = 512
 
 
 def attention_extend(
-    q: Tensor, kv: LayerKV, batch: ForwardBatch, scale: float, page_size: int, tiles: Tiles
-) -> Tensor:
+    q: Tensor, kv: LayerKV, batch: ForwardBatch, scale: float, page_size: int, tiles: Tiles,
+    plan: SplitPlan, workspace: Workspace,
+) -> Tensor:  # fmt: skip
     """q [T, Hq, D] -> [T, Hq, D]; the KV of the new tokens is in `kv` at batch.slots."""
     if batch.max_query == 0:
         return q
-    return launch(q, kv, batch, scale, page_size, _tile(q, kv.k.shape[1], batch, page_size, tiles))
+    heads, kv_heads, positions = q.shape[1], kv.k.shape[1], batch.page_table.shape[1] * page_size
+    tile = _tile(q, kv_heads, batch, page_size, tiles)
+    splits = plan.prompt_splits(batch.size, batch.max_query, heads, kv_heads, positions)
+    if splits.count == 1 or q.numel() * splits.count > workspace.sums.numel():
+        return launch(q, kv, batch, scale, page_size, tile)
+    partial = Partial(splits.count, splits.least, workspace.sums, workspace.stats)
+    return merge(partial, launch(q, kv, batch, scale, page_size, tile, partial), batch, tile)
 
 
 def _tile(q: Tensor, kv_heads: int, batch: ForwardBatch, page_size: int, tiles: Tiles) -> Tile:

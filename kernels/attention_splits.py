@@ -1,4 +1,4 @@
-"""How the grids of decode attention are cut, and the room that their parts need. Numbers only, free of torch.
+"""How the grids of attention are cut, and the room that their parts need. Numbers only, free of torch.
 
 Knows sizes that a captured launch shares with every other of its kind; no lengths and no bounds of them.
 """
@@ -11,6 +11,7 @@ MAX_SPLITS = 32
 _LEAST_SPLIT = 128  # keys that make a split worth its merge
 _LONG_SPLIT = 1024  # where the batch fills the device already, only long requests are split
 _LONG_SPLITS = 4
+_PROMPT_SPLITS = 8  # fewer would cost a prompt's tokens more in merging than they save
 _LONG_PROGRAMS = 2560  # of a launch with such splits: most of them end at once, but each has to start
 
 
@@ -24,8 +25,8 @@ class Splits:
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """How the grids of decode launches are cut. programs: enough to fill the device; fixed: parts of every
-    prefix, set by the user, or 0 for automatic; rows: of a tile."""
+    """How the grids of launches are cut. programs: enough to fill the device; fixed: parts of every prefix,
+    set by the user, or 0 for automatic; rows: of a decode tile."""
 
     programs: int
     fixed: int
@@ -36,7 +37,7 @@ class SplitPlan:
         bounds, so that those do not change the result. positions: that a row of the table holds."""
         if self.fixed:
             return Splits(self.fixed, 1)
-        tiles = -(-width * (heads // kv_heads) // self.rows) * requests * kv_heads
+        tiles = self._tiles(requests, width, heads, kv_heads)
         share = self.programs // tiles
         if share >= _LONG_SPLITS:
             count, least = min(share, MAX_SPLITS), _LEAST_SPLIT
@@ -44,8 +45,23 @@ class SplitPlan:
             count, least = min(_LONG_SPLITS, _LONG_PROGRAMS // tiles), _LONG_SPLIT
         return Splits(max(1, min(count, positions // least)), least)
 
+    def prompt_splits(self, requests: int, tokens: int, heads: int, kv_heads: int, positions: int) -> Splits:
+        """The same for a prefill pass whose longest request has `tokens`: a few behind a long prefix leave
+        most of the device idle."""
+        found = self.splits(requests, tokens, heads, kv_heads, positions)
+        idle = self.fixed or self.programs // self._tiles(requests, tokens, heads, kv_heads) >= _PROMPT_SPLITS
+        return found if idle else Splits(1, found.least)
+
+    def _tiles(self, requests: int, tokens: int, heads: int, kv_heads: int) -> int:
+        return -(-tokens * (heads // kv_heads) // self.rows) * requests * kv_heads
+
     def cells(self, max_rows: int, max_width: int, heads: int, kv_heads: int, positions: int) -> int:
-        """The most entries [T, Hq, splits] that a launch within these limits leaves; 0: none is split."""
+        """The most entries [T, Hq, splits] that a decode launch within these limits leaves, or a prefill
+        launch of any size; 0: none is split."""
         sizes = [(b, w) for b in range(1, max_rows + 1) for w in range(1, max_width + 1)]
         counts = [(b * w, self.splits(b, w, heads, kv_heads, positions).count) for b, w in sizes]
-        return max((tokens * heads * count for tokens, count in counts if count > 1), default=0)
+        decode = max((tokens * heads * count for tokens, count in counts if count > 1), default=0)
+        # Splits of prompts are no more programs than fill the device.
+        return (
+            decode if self.fixed or positions < 2 * _LEAST_SPLIT else max(decode, self.programs * self.rows)
+        )

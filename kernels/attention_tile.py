@@ -112,14 +112,15 @@ def _attention_tile(
     request = tl.program_id(1)
     block = tl.program_id(2) // splits
     split = tl.program_id(2) % splits
-    first = tl.load(start_ptr + request)
+    first = tl.load(start_ptr + request)  # all four travel at once: no branch stands between them
     count = tl.load(start_ptr + request + 1) - first
+    length = tl.load(lens_ptr + request)
+    table_at = tl.load(rows_ptr + request).to(tl.int64) * table_row
     tile = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M  # the longest first
     if tile >= count * (GROUP * PACK):
         return
 
     step: tl.constexpr = BLOCK_N // PACK  # positions of a block
-    length = tl.load(lens_ptr + request)
     fresh_keys = count  # keys behind the prefix; the pass's own tokens are the last of them
     if WINDOW:
         fresh_keys = window
@@ -154,7 +155,7 @@ def _attention_tile(
     paged = end  # keys from here on do not lie in the pages
     if WINDOW:
         paged = tl.minimum(end, length)
-    table = table_ptr + tl.load(rows_ptr + request).to(tl.int64) * table_row
+    table = table_ptr + table_at
     page = _pages(table, begin, paged, PACK, PAGE, BLOCK_N)
     for at in range(begin, clear, step):
         # One block ahead: keys whose address comes from a load of the same turn could not be prefetched.

@@ -51,10 +51,14 @@ def test_decode_and_sdpa_agree(new: int, before: int) -> None:
 
 @interpreted
 @pytest.mark.parametrize("before", [0, 16])
-def test_prefill_and_sdpa_agree(before: int) -> None:
+@pytest.mark.parametrize("splits", [1, 3])
+def test_prefill_and_sdpa_agree(before: int, splits: int) -> None:
     bench = Bench(Pass(SMALL, 1, 24, before, verify=False), CPU, 0)
     torch.testing.assert_close(
-        bench.once(bench.extend(TILE)), bench.once(bench.library()), rtol=2e-2, atol=2e-2
+        bench.once(bench.extend(TILE, SplitPlan(1, splits, 16))),
+        bench.once(bench.library()),
+        rtol=2e-2,
+        atol=2e-2,
     )
 
 

@@ -92,6 +92,27 @@ def test_the_workspace_holds_every_launch(positions: int, heads: int, kv_heads: 
                 assert size * width * heads * count <= cells
 
 
+@pytest.mark.parametrize("positions", [255, 256, 9000])
+@pytest.mark.parametrize(("heads", "kv_heads"), SHAPES)
+def test_the_workspace_holds_split_prompts(positions: int, heads: int, kv_heads: int) -> None:
+    plan = SplitPlan(PROGRAMS, 0, 64)
+    cells = plan.cells(1, 1, heads, kv_heads, positions)
+    split = set()
+    for size in (1, 2, 7, 64):
+        for tokens in (1, 5, 16, 17, 63, 128, 700, 4096):
+            count = plan.prompt_splits(size, tokens, heads, kv_heads, positions).count
+            split.add(count > 1)
+            if count > 1:
+                assert size * tokens * heads * count <= cells
+    assert split == ({False, True} if positions > 256 else split)
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(1, 32), (32, 32), (64, 16), (128, 8), (256, 1), (2048, 1)])
+def test_splits_of_a_prompt_of_an_eight_billion_model(tokens: int, expected: int) -> None:
+    """Fewer than eight are not worth their merge."""
+    assert SplitPlan(PROGRAMS, 0, 64).prompt_splits(1, tokens, 32, 8, 8192).count == expected
+
+
 @pytest.mark.parametrize(
     ("size", "positions", "expected"),
     [
