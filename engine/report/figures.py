@@ -67,6 +67,7 @@ PERCENTILES = ("p50", "p90", "p99")
 
 FIGURES: tuple[Figure, ...] = (
     SPEED,
+    Figure("goodput_per_s", "goodput", "requests/s", "goodput_per_s", 1, main=True),
     Figure("host_waits_per_step", "host waits", "per step", "host_waits_per_step", -1, main=True),
     Figure("forward_occupancy", "device busy", "%", "forward_occupancy", 1, main=True, scale=100.0),
     TTFT,
@@ -84,6 +85,11 @@ FIGURES: tuple[Figure, ...] = (
     Figure("requests_per_s", "finished requests", "per s", "requests_per_s", 1),
     Figure("ttft_ms_p90", "first token p90", "ms", "ttft_ms.p90", -1),
     Figure("itl_ms_p90", "token gap p90", "ms", "itl_ms.p90", -1),
+    Figure("tpot_ms_p50", "time per later token p50", "ms", "tpot_ms.p50", -1),
+    Figure("tpot_ms_p99", "time per later token p99", "ms", "tpot_ms.p99", -1),
+    Figure("e2e_ms_p50", "whole answer p50", "ms", "e2e_ms.p50", -1),
+    Figure("e2e_ms_p99", "whole answer p99", "ms", "e2e_ms.p99", -1),
+    Figure("late_ms_p99", "waited to be handed over p99", "ms", "late_ms.p99", -1),
     Figure("decode_batch", "requests in a step", "", "decode_batch"),
     Figure("accept_rate", "accepted drafts", "%", "accept_rate", 1, scale=100.0),
     Figure("step_cost", "cost of a step", "plain steps", "step_cost", -1),

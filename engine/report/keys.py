@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 # Settings that change what is computed, not how: rows that differ in them did other work.
-WORK = ("model", "workload", "sampling", "task", "prompt", "seed")
+WORK = ("model", "workload", "arrivals", "sampling", "task", "eval", "prompt", "seed")
 SEED = "seed"
 
 

@@ -80,6 +80,7 @@ def _run(speed: float, ttft: float, itl: float, accepted: Sequence[float]) -> Tr
         "total_tokens_per_s": speed * 784 / 240,
         "requests_per_s": speed / 30,
         "ttft_ms": {"p50": ttft, "p90": 1.4 * ttft, "p99": 2.1 * ttft},
+        "e2e_ms": {"p50": ttft + 30 * itl, "p90": 2 * ttft + 40 * itl, "p99": 3 * ttft + 50 * itl},
         "itl_ms": {"p50": itl, "p90": 1.3 * itl, "p99": 1.9 * itl},
         "decode_step_ms": itl * length,
         "host_waits_per_step": 0.0625,

@@ -53,7 +53,18 @@ def painted(value: Any) -> Any:
 
 def test_all_plots_of_a_full_grid_are_valid(tmp_path):
     found = {plot.id: plot for plot in plots(grid_study(tmp_path))}
-    assert set(found) == {"speed", "load", "pareto", "grid", "ttft", "itl", "accept", "positions", "steps"}
+    assert set(found) == {
+        "speed",
+        "load",
+        "pareto",
+        "grid",
+        "ttft",
+        "itl",
+        "e2e",
+        "accept",
+        "positions",
+        "steps",
+    }
     for plot in found.values():
         figure = json.loads(json.dumps(plot.figure()))
         go.Figure(painted(figure["data"]), painted(figure["layout"]))  # raises for an unknown property
@@ -63,7 +74,7 @@ def test_all_plots_of_a_full_grid_are_valid(tmp_path):
 
 def test_plots_appear_only_where_their_data_exist(tmp_path):
     plain = study_of(tmp_path / "a", [({"spec": "none"}, bench([100.0]))])
-    assert {plot.id for plot in plots(plain)} == {"speed", "ttft", "itl"}
+    assert {plot.id for plot in plots(plain)} == {"speed", "ttft", "itl", "e2e"}
     verify = {"task": "verify", "verdict": "pass", "tokens_compared": 10}
     assert plots(study_of(tmp_path / "b", [({"spec": "none"}, verify), ({"spec": "ngram"}, verify)])) == []
     assert plots(study_of(tmp_path / "c", [({"spec": "none"}, None)])) == []

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from engine.report.plots.base import Plot
 from engine.report.plots.drafts import accept_plot, positions_plot
 from engine.report.plots.grid import heat_plot
-from engine.report.plots.latency import first_token_plot, gap_plot, step_plot
+from engine.report.plots.latency import answer_plot, first_token_plot, gap_plot, step_plot
 from engine.report.plots.speed import load_plot, pareto_plot, speed_plot
 from engine.report.study import Study
 
@@ -21,6 +21,7 @@ MAKERS: tuple[Callable[[Study], Plot | None], ...] = (
     heat_plot,
     first_token_plot,
     gap_plot,
+    answer_plot,
     accept_plot,
     positions_plot,
     step_plot,

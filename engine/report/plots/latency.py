@@ -39,6 +39,11 @@ def gap_plot(study: Study) -> Plot | None:
     return _percentiles(study, "itl_ms", "itl", "Gap between tokens", text)
 
 
+def answer_plot(study: Study) -> Plot | None:
+    """Time to the last token."""
+    return _percentiles(study, "e2e_ms", "e2e", "Time to the whole answer", "From the request's arrival.")
+
+
 def step_plot(study: Study) -> Plot | None:
     """Where the time of a decode step goes, where at least one row knows."""
     every = [row for row in study.ranked if number_at(row.result, "decode_step_ms")]

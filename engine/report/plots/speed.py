@@ -27,7 +27,7 @@ from engine.report.plots.base import (
 from engine.report.rows import Row
 from engine.report.study import Study
 
-LOADS = ("task.concurrency", "scheduler.max_running", "workload.rate", "workload.limit")
+LOADS = ("task.concurrency", "arrivals.rate", "scheduler.max_running", "workload.limit")
 NEAR = 0.1  # of an axis: names of points that are closer would cover each other
 
 
