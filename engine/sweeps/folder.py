@@ -124,7 +124,7 @@ class SweepFolder:
 
     def ask(self, wish: str) -> None:
         (self.path / _PRIVATE).mkdir(exist_ok=True)
-        partial = self.path / _PRIVATE / f"wish.{os.getpid()}"
+        partial = self.path / _PRIVATE / f"wish.{os.getpid()}.{wish}"
         partial.write_text(wish, encoding="utf-8")
         os.replace(partial, self.path / _PRIVATE / "wish")
 

@@ -62,7 +62,11 @@ def run_process(
 
 
 def hold_leash(descriptor: int) -> None:
-    """In the job: end this process's whole group as soon as nobody holds the other end of the pipe."""
+    """In the job: end this process's whole group as soon as nobody holds the other end of the pipe.
+
+    SIGINT ends it too: a sweep that was started in the background has it ignored, and its jobs inherit that.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def wait() -> None:
         while os.read(descriptor, 1):

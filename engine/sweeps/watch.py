@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TextIO
 
@@ -111,7 +112,8 @@ class Watch:
         return "; ".join([f"{count} {words}", *self._left(), *self._best_so_far()])
 
     def _ended_jobs(self) -> int:
-        return sum(self._folder.state(cell_id) is not None for cell_id in self._cells)
+        ended = (cell_id for cell_id in self._cells if cell_id not in self._open)
+        return sum(self._folder.state(cell_id) is not None for cell_id in ended)
 
     def _left(self) -> list[str]:
         left = self._total - self._ended_jobs()
@@ -131,7 +133,8 @@ class Watch:
             self._best = value, cell
 
     def _say(self, line: str) -> None:
-        print(line, file=self._stderr, flush=True)
+        with suppress(OSError, ValueError):  # nobody reads any more: the jobs go on
+            print(line, file=self._stderr, flush=True)
 
 
 def _stamp(state: JobState | None) -> str | None:

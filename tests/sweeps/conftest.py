@@ -55,12 +55,12 @@ def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.report.write", lambda directories, **_: Path(directories[0]) / "report.html")
 
 
-def start(cwd: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(cwd: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
     """A sweep as a process of its own."""
     command = [sys.executable, "-P", "-m", "engine", *arguments]
     env = {**os.environ, "PYTHONPATH": str(PACKAGE_ROOT), "OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=cwd, env=env, text=True, **pipes)  # type: ignore[call-overload]
+    return subprocess.Popen(command, cwd=cwd, env=env, text=True, **pipes, **options)
 
 
 def manifest(folder: Path) -> dict[str, Any]:

@@ -176,3 +176,22 @@ def test_the_sweep_itself_imports_no_torch(tmp_path):
     environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_sweep_in_the_background_can_be_interrupted(tmp_path):
+    """A shell without job control has SIGINT ignored in what it starts with `&`; children inherit that."""
+    running = start(
+        tmp_path,
+        "-m",
+        *CRASH,
+        "task.how=hang",
+        "hydra.sweep.dir=s",
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    (log,) = wait_for(tmp_path, f"s/{JOBS}/*/{LOG}")
+    while "this job ends by" not in log.read_text():
+        time.sleep(0.02)
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=60)
+    job = json.loads((log.parent / JOB).read_text())
+    assert (running.returncode, job["state"], job["exit_code"]) == (130, "interrupted", 130)
