@@ -3,39 +3,50 @@
 from __future__ import annotations
 
 import json
-import random
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.core import EngineCore
+from engine.replay.course import Arrival, Line, read_course
 from engine.request import Delta
+from engine.tasks import drive
 from engine.tasks.base import EXIT_DIFFERENT, EXIT_OK
+from engine.tasks.pace import Pace
 
-POISSON = ("arrivals=poisson", "arrivals.rate=400", "sampling.max_tokens=24", "sampling=creative")
+POISSON = ("arrivals=poisson", "arrivals.rate=150", "sampling.max_tokens=24", "sampling=creative")
 
 
-def ids_of(folder: Path) -> list[list[int]]:
-    rows = [json.loads(line) for line in (folder / "outputs.jsonl").read_text().splitlines()]
-    rows.sort(key=lambda row: (row["index"], row["turn"]))
-    return [sample["token_ids"] for row in rows for sample in row["completions"]]
+def _arrives(line: Line) -> bool:
+    return isinstance(line.entry, Arrival)
+
+
+class Clock:
+    """Time that passes with an engine's turns, and while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now, self.turn = 0.0, 0.004  # seconds; of a turn
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
 
 @pytest.fixture
-def jitter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns of random length, so that no two runs meet the clock at the same steps."""
-    draw, plain = random.Random(), EngineCore.step
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock by which requests arrive. A turn takes 4 ms; a test may let it take longer in the replay."""
+    found, plain = Clock(), EngineCore.step
 
     def step(self: EngineCore) -> list[Delta]:
-        time.sleep(draw.uniform(0, 0.002))
+        found.now += found.turn
         return plain(self)
 
     monkeypatch.setattr(EngineCore, "step", step)
+    monkeypatch.setattr(drive, "Pace", lambda: Pace(clock=lambda: found.now, sleep=found.sleep))
+    return found
 
 
-@pytest.mark.usefixtures("batch_matters", "jitter")
+@pytest.mark.usefixtures("batch_matters")
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -43,14 +54,27 @@ def jitter(monkeypatch: pytest.MonkeyPatch) -> None:
         ("overlap=none",),
         ("scheduler.chunk_tokens=24",),
         ("scheduler.max_running=3", "scheduler=longest_prefix"),
-        ("task=bench", "task.repeats=2", "task.concurrency=3"),
+        ("task=bench", "task.repeats=2", "task.warmup=0", "task.concurrency=3"),
         ("spec=ngram", "attention=torch"),
         ("sampling.n=2",),
-        ("workload=multi_turn", "workload.count=3", "workload.turns=2", "task.concurrency=2", "task=bench"),
+        (
+            "workload=multi_turn",
+            "workload.count=3",
+            "workload.turns=2",
+            "task.concurrency=2",
+            "task=bench",
+            "task.repeats=1",
+            "task.warmup=0",
+        ),
     ],
 )
-def test_batches_of_the_clock_are_made_again(run: Any, again: Any, overrides: tuple[str, ...]) -> None:
+def test_batches_of_the_clock_are_made_again(
+    run: Any, again: Any, clock: Clock, overrides: tuple[str, ...]
+) -> None:
     folder = run(*POISSON, *overrides)
+    places = [line.entry.applied for line in read_course(folder / "schedule.jsonl") if _arrives(line)]
+    assert len(set(places)) > 3, "they came one after the other"
+    clock.turn = 0.011
     code, out, report = again(folder)
     assert report["courses"][0]["parted"] is None
     assert (code, report["identical"]) == (EXIT_OK, True), out
@@ -59,10 +83,11 @@ def test_batches_of_the_clock_are_made_again(run: Any, again: Any, overrides: tu
     ).read_bytes()
 
 
-@pytest.mark.usefixtures("batch_matters", "jitter")
-def test_without_a_recording_the_clock_makes_other_batches(run: Any, again: Any) -> None:
+@pytest.mark.usefixtures("batch_matters")
+def test_without_a_recording_the_clock_makes_other_batches(run: Any, again: Any, clock: Clock) -> None:
     """The test above has power: the same folder, not followed, gives other tokens."""
     folder = run(*POISSON, "record=false")
+    clock.turn = 0.011
     assert not (folder / "schedule.jsonl").exists()
     code, out, report = again(folder)
     assert (code, report["identical"]) == (EXIT_DIFFERENT, False)
