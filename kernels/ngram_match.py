@@ -20,7 +20,7 @@ _GPU_BLOCK = 512
 LONGEST, COUNT, COMMON = 0, 1, 2  # what a launch of _ngram_match looks for
 
 
-@jit(do_not_specialize=["row_stride", "vocab"])
+@jit(do_not_specialize=["row_stride", "vocab", "best_ptr", "common_ptr", "votes_ptr"])
 def _ngram_match(
     table_ptr, rows_ptr, lens_ptr, drafted_ptr, best_ptr, common_ptr, votes_ptr, row_stride, vocab,
     FIND: tl.constexpr, BRANCH: tl.constexpr, K: tl.constexpr, D: tl.constexpr,
@@ -56,7 +56,7 @@ def _ngram_match(
             tl.atomic_max(common_ptr + request, tl.max(tl.where(among, (count << 32) | place, 0), 0))
 
 
-@jit(do_not_specialize=["row_stride"])
+@jit(do_not_specialize=["row_stride", "best_ptr", "place_ptr"])
 def _ngram_continue(
     table_ptr, rows_ptr, lens_ptr, best_ptr, place_ptr, length_ptr, drafted_ptr, row_stride,
     BRANCH: tl.constexpr, K: tl.constexpr, D: tl.constexpr, D_P: tl.constexpr,
@@ -89,7 +89,8 @@ def ngram_match(
     drafted = torch.empty((batch, branches, depth), dtype=torch.int32, device=table.device)
     if batch == 0:
         return length, drafted
-    block = min(power_of_two(reach), INTERPRETED_TILE if INTERPRETED else _GPU_BLOCK)
+    # one size on a GPU: a kernel for each power of two would be compiled while requests are served
+    block = min(power_of_two(reach), INTERPRETED_TILE) if INTERPRETED else _GPU_BLOCK
     grid = (batch, triton.cdiv(reach, block))
     stages = (LONGEST,) if vocab_size is None else (LONGEST, COUNT, COMMON)
     keys = torch.zeros((branches, 2, batch), dtype=torch.int64, device=table.device)

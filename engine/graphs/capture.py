@@ -109,6 +109,7 @@ class CudaCapturer(Capturer):
         super().__init__()
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
+        self._broken: list[torch.cuda.CUDAGraph] = []
 
     def _capture(self, work: Callable[[], T]) -> tuple[Captured, T, int]:
         torch.cuda.synchronize(self._device)
@@ -117,14 +118,28 @@ class CudaCapturer(Capturer):
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
             result = work()
+            graph.capture_end()
         except BaseException:
-            with suppress(RuntimeError):  # ending a broken capture raises, too, and would hide the reason
-                graph.capture_end()
-            self._pool = torch.cuda.graph_pool_handle()  # the allocator may count the old one as still in use
+            self._abandon(graph)
             raise
-        graph.capture_end()
         taken = before - torch.cuda.mem_get_info(self._device)[0]
         return _CudaGraph(graph), result, max(0, taken)  # another process may have given memory back
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """End a broken capture, which raises, too, and would hide the reason.
+
+        It raises before torch has told its allocator of the end. That would go on asking the dead graph where
+        to allocate, and answer the next empty_cache with an internal error: so it is told here.
+        """
+        pool, self._pool = self._pool, torch.cuda.graph_pool_handle()
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            self._broken.append(graph)  # the allocator of pinned memory cannot be told, and goes on asking
+            device = torch.cuda.current_device()
+            with suppress(RuntimeError):  # it knows already: what failed came after the capture
+                torch._C._cuda_endAllocateToPool(device, pool)
+                torch._C._cuda_releasePool(device, pool)
 
     def lend(self, result: Tensor) -> Tensor:
         storage = result.untyped_storage()

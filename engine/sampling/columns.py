@@ -135,5 +135,7 @@ class SamplingColumns:
             return
         step = torch.arange(tokens.shape[1], device=tokens.device)
         valid = step < n_emitted.unsqueeze(1)
-        ids = torch.where(valid, tokens, 0).long()
-        self.output_counts.index_put_((rows.unsqueeze(1), ids), valid.int(), accumulate=True)
+        ids = torch.where(valid, tokens, 0)
+        at = rows.unsqueeze(1) * self.vocab_size + ids
+        # not index_put_ with accumulate: on CUDA it sorts, and some versions of torch read the indices back
+        self.output_counts.view(-1).scatter_add_(0, at.view(-1), valid.int().view(-1))
