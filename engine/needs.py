@@ -81,8 +81,9 @@ class Needs:
         )
         widest = replace(target, max_width=max(plan.width, plan.scratch, 1))
         roles = int(plan.draft) + int(plan.draft_extend)
-        drafts = [_room(node, widest, f"spec.{key}") for key, node in parts_of(self.spec).items()]
-        return self.lanes * _room(self.attention, target, "attention") + roles * sum(drafts)
+        nodes = parts_of(self.spec).items() if roles else ()
+        drafts = sum(_room(node, widest, f"spec.{key}") for key, node in nodes)
+        return self.lanes * _room(self.attention, target, "attention") + roles * drafts
 
 
 def _room(node: Node, sizes: AttentionSizes, where: str) -> int:

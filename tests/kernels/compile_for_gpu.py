@@ -114,6 +114,7 @@ def main(capability: int, dtype: str) -> None:
     compile_one(_opening, dtype, target, 4, ROWS=128)
     compile_one(_block_best, dtype, target, 8, V=128_256, BLOCK=4096)
     compile_one(_best_of, dtype, target, 1, K=32, K_P=32)
+    compile_one(_best_of, dtype, target, 1, K=1, K_P=1)
     for width, side in ((1, 1), (11, 16)):
         run = {"W": width, "W_P": side, "STOPS": 12, "STOPS_P": 16, "ROWS": 1}
         enters = {"SIGNAL": width > 1, "COMMIT": True}
