@@ -107,13 +107,14 @@ def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: st
 
 
 def new_keys(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Dotted names that are in `now` alone."""
+    """Dotted names that are in `now` alone; a part that was exchanged has no new ones."""
     found: list[str] = []
     for key, value in now.items():
         if key not in saved:
             found.append(f"{prefix}{key}")
         elif isinstance(value, Mapping) and isinstance(saved[key], Mapping):
-            found += new_keys(saved[key], value, f"{prefix}{key}.")
+            exchanged = TARGET in saved[key] and saved[key][TARGET] != value.get(TARGET)
+            found += [] if exchanged else new_keys(saved[key], value, f"{prefix}{key}.")
     return found
 
 

@@ -208,6 +208,7 @@ def test_overlay() -> None:
 
 def test_new_keys() -> None:
     assert new_keys({"a": 1, "b": {"c": 1}}, {"a": 2, "b": {"c": 2, "d": 3}, "e": {"f": 1}}) == ["b.d", "e"]
+    assert new_keys({"part": {"_target_": "A"}}, {"part": {"_target_": "B", "x": 1}}) == []
 
 
 def test_changed_keys() -> None:
