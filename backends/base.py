@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from backends.model_ops import Head as Head
 from backends.model_ops import ModelOps as ModelOps
 from engine.batch import ForwardBatch, HostLens, LayerKV
-from kernels.linear_plan import NO_CHOICES, Choices
+from engine.kernel_choices.plans import NO_CHOICES, Choices
 
 if TYPE_CHECKING:
     import torch

@@ -12,8 +12,8 @@ from torch import Tensor
 from backends.base import Head, ModelOps
 from backends.triton_products import Products
 from engine.batch import ForwardBatch, LayerKV
+from engine.kernel_choices.plans import BEST, LINEAR, NO_CHOICES, NORM_GATED, NORM_LINEAR, Choices
 from kernels.linear import Norm
-from kernels.linear_plan import BEST, LINEAR, NO_CHOICES, NORM_GATED, NORM_LINEAR, Choices
 from kernels.norm_pair import norm_pair
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_store import rope_store

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from engine.kernel_choices.plans import Choices, Plan
 from kernels.launch import INTERPRETED
 from kernels.linear import Norm, product
 from kernels.linear_best import best_outputs
-from kernels.linear_plan import Choices, Plan
 from kernels.rms_norm import add_rms_norm, rms_norm
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Site:
-    """A product of a layer: its matrix, and the norm in front of it. stage: one of linear_plan.STAGES.
+    """A product of a layer: its matrix, and the norm in front of it. stage: one of plans.STAGES.
     scores: results are kept in fp32."""
 
     stage: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 
-from kernels.linear_plan import BEST, LINEAR, NORM_GATED, ROWS, TILE, Place, Plan
+from engine.kernel_choices.plans import BEST, LINEAR, NORM_GATED, ROWS, TILE, Place, Plan
 
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
 MOST_UNROLLED = 64  # steps of the rows kernel, each token's its own: they are not a loop

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.kernel_candidates import Card, neighbours, starts
+from engine.kernel_choices.plans import Place, Plan
 from engine.kernel_choices.table import Entry
-from kernels.linear_plan import Place, Plan
 
 BEAM = 3  # plans around which the search goes on
 DEPTH = 3  # steps around them

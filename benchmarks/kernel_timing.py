@@ -16,8 +16,17 @@ import torch
 from torch import Tensor
 
 from backends.triton_ops import TritonOps
+from engine.kernel_choices.plans import (
+    BEST,
+    LINEAR,
+    NO_CHOICES,
+    NORM_GATED,
+    NORM_LINEAR,
+    Choices,
+    Place,
+    Plan,
+)
 from engine.models.linear import DenseLinear
-from kernels.linear_plan import BEST, LINEAR, NO_CHOICES, NORM_GATED, NORM_LINEAR, Choices, Place, Plan
 from speculative.eagle3.shortlist import DenseBest
 
 CACHES = 4  # how many times the L2 cache the rotated weights are

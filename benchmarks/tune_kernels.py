@@ -24,11 +24,11 @@ from benchmarks.kernel_search import Stopwatch, best_entry
 from benchmarks.kernel_timing import StageTimer, compilers, weight_pool
 from engine import LLM, SamplingParams
 from engine.errors import UserError
+from engine.kernel_choices.plans import BUCKETS, LINEAR, NORM_GATED, NORM_LINEAR, Choices, Place, Plan
 from engine.kernel_choices.source import Found, keep, read
 from engine.kernel_choices.table import ChoiceTable, Circumstances, Entry, as_document, name_of
 from engine.rules import compose_checked
 from engine.runs import write_json
-from kernels.linear_plan import BUCKETS, LINEAR, NORM_GATED, NORM_LINEAR, Choices, Place, Plan
 
 SHARED_KIB = {9: 227, 10: 227}  # that a block may have, by compute capability
 INSIDE = {LINEAR: NORM_LINEAR, NORM_LINEAR: NORM_GATED}  # stage -> one that asks for it when it has no plan

@@ -21,6 +21,7 @@ from engine.device_queue import DeviceQueue
 from engine.errors import UserError
 from engine.facts import DRAFT_NODE, DRAFT_SLOTS, backend_facts
 from engine.futures import FutureMap
+from engine.kernel_choices.plans import NO_CHOICES, Choices
 from engine.kernel_choices.source import AUTO, LIBRARY, Found, find
 from engine.kernel_choices.table import INTERPRETER, Circumstances
 from engine.kv_pool import KVPool
@@ -37,7 +38,6 @@ from engine.scheduling.tape import Tape
 from engine.table import RequestTable, TableSize
 from engine.text.stream import TextStream
 from engine.upload import Uploader
-from kernels.linear_plan import NO_CHOICES, Choices
 from speculative.base import SpecPlan, Speculator
 from speculative.width import WidthPolicy
 

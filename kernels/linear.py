@@ -12,8 +12,8 @@ import torch
 import triton
 from torch import Tensor
 
+from engine.kernel_choices.plans import ROWS, Plan
 from kernels.launch import INTERPRETED, dependent, power_of_two
-from kernels.linear_plan import ROWS, Plan
 from kernels.linear_rows import _linear_rows
 from kernels.linear_split import _sum_parts
 from kernels.linear_tile import _linear_tile

@@ -13,10 +13,10 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from engine.kernel_choices.plans import Plan
 from kernels.launch import dependent, enter, jit, power_of_two, warps_for
 from kernels.linear import Norm, Product, Sink, launch, start
 from kernels.linear_parts import LOWEST
-from kernels.linear_plan import Plan
 
 
 @jit

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from kernels.linear_plan import STAGES, Choices, Place, Plan
+from engine.kernel_choices.plans import STAGES, Choices, Place, Plan
 
 VERSION = 1
 INTERPRETER = "Triton's interpreter"  # the name of the device where there is no GPU

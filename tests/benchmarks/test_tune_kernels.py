@@ -15,9 +15,9 @@ import torch
 from benchmarks.kernel_candidates import Card, fits, neighbours, starts
 from benchmarks.kernel_search import Stopwatch, best_entry
 from engine.errors import UserError
+from engine.kernel_choices.plans import BEST, BUCKETS, LINEAR, NORM_GATED, NORM_LINEAR, Place, Plan
 from engine.kernel_choices.source import cached_file, read
 from engine.kernel_choices.table import Circumstances, Entry
-from kernels.linear_plan import BEST, BUCKETS, LINEAR, NORM_GATED, NORM_LINEAR, Place, Plan
 
 H200 = Card(132, 227 << 10)
 SITES = [

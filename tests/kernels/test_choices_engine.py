@@ -12,6 +12,7 @@ from support.engines import answers, make
 
 from engine.cli.main import main
 from engine.explain import explain_overrides, kernels_text
+from engine.kernel_choices.plans import BEST, BUCKETS, LINEAR, NORM_GATED, NORM_LINEAR, Place, Plan
 from engine.kernel_choices.table import (
     INTERPRETER,
     ChoiceTable,
@@ -22,7 +23,6 @@ from engine.kernel_choices.table import (
 )
 from engine.params import SamplingParams
 from engine.replay.cli import main as replay
-from kernels.linear_plan import BEST, BUCKETS, LINEAR, NORM_GATED, NORM_LINEAR, Place, Plan
 
 TINY = (
     "model=tiny", "model.dtype=float32", "model.layers=2", "model.heads=3", "model.kv_heads=1",

@@ -14,9 +14,9 @@ from engine.devices import DeviceFacts, gpu_name
 from engine.errors import UserError
 from engine.kernel_choices import source
 from engine.kernel_choices.described import described
+from engine.kernel_choices.plans import BUCKETS, STAGES, Choices, Place, Plan, bucket_of
 from engine.kernel_choices.source import SHIPPED, cached_file, find, keep, read
 from engine.kernel_choices.table import ChoiceTable, Circumstances, Entry, as_document, from_document
-from kernels.linear_plan import BUCKETS, STAGES, Choices, Place, Plan, bucket_of
 
 HERE = Circumstances("NVIDIA H200", "2.11.0", "3.6.0")
 PLACE = Place("linear", "bfloat16", 1, 4096, 4096)

@@ -9,8 +9,8 @@ import torch
 from linear_cases import CPU, EPS, expected, gpu, near, norm_of, operands
 
 from backends.torch_ops import TorchOps
+from engine.kernel_choices.plans import Plan
 from kernels.linear import Norm, product
-from kernels.linear_plan import Plan
 
 ROWS = Plan("rows", 8, 32)
 TILE = Plan("tile", 16, 16)

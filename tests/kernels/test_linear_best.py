@@ -6,9 +6,9 @@ import pytest
 import torch
 from linear_cases import CPU, EPS, gpu, random
 
+from engine.kernel_choices.plans import Plan
 from kernels.linear import Norm
 from kernels.linear_best import best_outputs
-from kernels.linear_plan import Plan
 
 PLANS = [Plan("rows", 4, 32), Plan("tile", 16, 16), Plan("tile", 16, 64, swap=True)]
 plans = pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.kernel}{'-swap' * plan.swap}")

@@ -11,9 +11,7 @@ from linear_cases import CPU, EPS, gpu, operands, random
 
 from backends.torch_ops import TorchOps
 from backends.triton_ops import TritonOps
-from engine.models.linear import DenseLinear, Linear
-from kernels.linear import Norm, product, start
-from kernels.linear_plan import (
+from engine.kernel_choices.plans import (
     BEST,
     BUCKETS,
     LINEAR,
@@ -24,6 +22,8 @@ from kernels.linear_plan import (
     Plan,
     bucket_of,
 )
+from engine.models.linear import DenseLinear, Linear
+from kernels.linear import Norm, product, start
 from speculative.eagle3.shortlist import DenseBest
 
 N, K = 48, 40
