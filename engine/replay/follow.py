@@ -90,10 +90,11 @@ class Recorded(Guide):
         return None if isinstance(entry, Closed) and not self._stopped else entry
 
     def announce(self, content: tuple[int, int, int]) -> None:
-        """A request of this content was handed over, whenever it is due; the recording has to know it."""
+        """A request of this content was handed over, whenever it is due; the recording has to know it, unless
+        the run was stopped before it came."""
         if self._coming[content] > 0:
             self._coming[content] -= 1
-        elif self.following:
+        elif self.following and not (self._stopped and self._coming.total() == 0):
             self._part(f"a request of {content[1]} tokens came that the recording does not have")
 
     def end(self) -> None:

@@ -109,3 +109,15 @@ def test_a_run_that_was_killed(run: Any, again: Any, tmp_path: Path, left: int) 
         (folder / name).write_text("".join(lines[:count]) + lines[count][:5])
     code, out, report = again(folder)
     assert (code, report["identical"], report["answers"]) == (EXIT_OK, True, 2), out
+
+
+def test_a_request_that_was_still_to_come(run: Any, again: Any, press: Any, tmp_path: Path) -> None:
+    """Arrivals by the clock: in a replay the third is handed over at once, and the run had ended before it."""
+    press(12)
+    rows = [{"prompt": "one"}, {"prompt": "two", "at": 0.01}, {"prompt": "three", "at": 5}]
+    file = tmp_path / "three.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    folder = run("workload=file", f"workload.path={file}", "sampling.max_tokens=40", code=EXIT_INTERRUPTED)
+    code, out, report = again(folder)
+    assert (code, report["identical"], report["courses"][0]["parted"]) == (EXIT_OK, True, None), out
+    assert report["courses"][0]["steps"] == report["courses"][0]["recorded"] > 4

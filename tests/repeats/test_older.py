@@ -135,3 +135,9 @@ def test_the_command_says_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureF
 
     assert main([str(older(tmp_path, "plain", _colour))]) == EXIT_DIFFERENT
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_settings_of_an_exchanged_part_are_not_new_ones(run: Any, again: Any) -> None:
+    _, out, report = again(run("prompt=Hi", "sampling.max_tokens=2"), "spec=ngram")
+    assert report["new_settings"] == []
+    assert "set anew: spec.drafts: None -> " in out
