@@ -112,7 +112,7 @@ def test_a_run_that_was_killed(run: Any, again: Any, tmp_path: Path, left: int) 
 
 
 def test_a_request_that_was_still_to_come(run: Any, again: Any, press: Any, tmp_path: Path) -> None:
-    """Arrivals by the clock: in a replay the third is handed over at once, and the run had ended before it."""
+    """By the clock: in a replay the third is handed over at once, and the run had ended before it."""
     press(12)
     rows = [{"prompt": "one"}, {"prompt": "two", "at": 0.01}, {"prompt": "three", "at": 5}]
     file = tmp_path / "three.jsonl"
