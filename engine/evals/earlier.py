@@ -67,8 +67,13 @@ def overrides_of(text: str) -> list[str]:
 
 
 def check_against(text: str) -> None:
-    """UserError for what is neither an earlier run nor overrides."""
+    """UserError for what is neither an earlier run nor overrides, and for overrides that ask other things."""
     if is_overrides(text):
+        other = [part for part in overrides_of(text) if part.partition("=")[0] in ("eval", "task")]
+        if other:
+            raise UserError(
+                f"eval.against={text}: both sides answer the same questions, so leave out {other[0]}"
+            )
         return
     if not Path(text).expanduser().is_dir():
         raise UserError(

@@ -117,7 +117,10 @@ def _axis(override: Override) -> Axis:
         return Axis(key, (override.get_value_element_as_str(),))
     if not override.is_discrete_sweep():
         raise HydraException("an interval has no end of values: give a range or choices")
-    return Axis(key, tuple(str(value) for value in override.sweep_string_iterator()))
+    values = tuple(str(value) for value in override.sweep_string_iterator())
+    if not values:
+        raise HydraException("it has no values")
+    return Axis(key, values)
 
 
 def line_of(overrides: Sequence[str]) -> Line:

@@ -48,12 +48,15 @@ class LaunchPlan:
         return str(self.config.hydra.runtime.cwd)
 
     def launch(self, directory: str, cell_ids: Sequence[str], task: TaskFunction) -> None:
-        """Run the jobs of these cells; returns when all have ended. directory: of the sweep."""
+        """Run the jobs of these cells; returns when all have ended. directory: of the sweep. Raises
+        what kept a job from being run or written down (a full disk), after the others."""
         config = self._compose([f"hydra.sweep.dir={quote(directory)}", "hydra.output_subdir=null"])
         launcher = self._launcher(config, task)
         jobs = [[f"hydra.sweep.subdir={JOBS}/{cell_id}"] for cell_id in cell_ids]
         with env_override({"PYTHONPATH": python_path()}):  # for workers that a launcher starts
-            launcher.launch(jobs, 0)
+            returned = launcher.launch(jobs, 0)
+        for job in returned:
+            _ = job.return_value  # raises what the job's task raised
 
     def _compose(self, more: Sequence[str]) -> DictConfig:
         kept = [line for line in self.overrides if not line.startswith("hydra.sweep.dir=")]

@@ -128,6 +128,7 @@ def test_a_check_that_was_not_asked_for_has_no_accuracy(tmp_path: Path) -> None:
         (["eval=gsm8k", "eval.path=sample", "eval.against=nonsense"], "neither a run folder nor overrides"),
         (["eval=gsm8k", "eval.path=sample", "eval.against='spec=none"], "eval.against"),
         (["eval=gsm8k", "eval.path=sample", "eval.against=/tmp"], "not a readable run folder"),
+        (["eval=gsm8k", "eval.path=sample", "eval.against=eval=humaneval"], "leave out eval=humaneval"),
         (["eval=gsm8k", "eval.path=sample", "eval.resume=/no/such"], "eval.resume=/no/such"),
         (["eval=gsm8k", "eval.path=sample", "spec=ngram", "spec.simulate_accept_length=2"], "task=bench"),
     ],

@@ -88,6 +88,7 @@ def test_what_the_rules_forbid_is_a_rejected_row_with_every_reason():
         (["overlap=none", "overlap=future"], ["overlap is chosen twice"]),
         (["sampling.stop=[a,b"], ["cannot be read"]),
         (["sampling.temperature=interval(0,1)"], ["an interval"]),
+        (["sampling.max_tokens=range(5,5)"], ["sampling.max_tokens=range(5,5)", "no values"]),
         (["model=tiny", "sampling.max_tokens=1000000,2000000"], ["1000000", "2000000"]),
     ],
 )

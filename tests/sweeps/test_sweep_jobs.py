@@ -206,3 +206,14 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_what_cannot_be_written_down_is_said(cli, monkeypatch, caplog):
+    def full(self: SweepFolder, state: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(SweepFolder, "write_state", full)
+    ran = cli("-m", *CRASH, "task.how=raise")
+    assert ran.code == 1
+    assert "No space left on device" in caplog.text
+    assert "other processes" not in caplog.text
