@@ -19,13 +19,20 @@ PACKAGES = ("engine", "backends", "speculative", "kernels")
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    """Built from a copy, so that nothing is left in the checkout. Needs no network."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+def source(tmp_path_factory) -> Path:
+    """A copy of the checkout, so that nothing is left in it, and nobody edits it meanwhile."""
+    source = tmp_path_factory.mktemp("source")
     for name in (*PACKAGES, "conf"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, source / name)
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory) -> Path:
+    """Needs no network."""
+    out = tmp_path_factory.mktemp("wheel")
     build = ["wheel", "--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(out), str(source)]
     done = subprocess.run([sys.executable, "-m", "pip", *build], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -94,14 +101,14 @@ def test_module_runs_from_any_folder_and_reads_its_own_conf(installed, tmp_path)
     assert str(ROOT) not in shown.stdout
 
 
-def test_a_copied_run_of_the_checkout_is_repeated_by_the_wheel(installed, tmp_path):
+def test_a_copied_run_of_the_sources_is_repeated_by_the_wheel(source, installed, tmp_path):
     """From the folder alone, elsewhere: identical ids, the same batches, the same code by its hash."""
     first, copied, elsewhere = (tmp_path / name for name in ("first", "copied", "elsewhere"))
     elsewhere.mkdir()
     arguments = ["model=tiny", "device=cpu", "sampling=creative", "sampling.max_tokens=8", "arrivals=poisson"]
     made = run(
         [sys.executable, "-m", "engine", *arguments, "arrivals.rate=200", f"hydra.run.dir={first}"],
-        ROOT,
+        source,
         tmp_path,
     )
     assert made.returncode == 0, made.stderr
