@@ -48,7 +48,7 @@ class SweepFolder:
     @classmethod
     def open(cls, directory: str) -> SweepFolder:
         """The folder of a sweep that was started. UserError for any other."""
-        path = Path(directory).expanduser().absolute()
+        path = Path(directory).expanduser().resolve()
         if not (path / MANIFEST).is_file():
             reason = "there is no such folder" if not path.exists() else f"it holds no {MANIFEST}"
             raise UserError(f"resume={directory} is not the folder of a sweep: {reason}")

@@ -9,6 +9,7 @@ from typing import TextIO
 from engine.errors import UserError
 from engine.sweeps.axes import axes_of, extra_lines, line_of
 from engine.sweeps.cells import Cell, judged
+from engine.sweeps.code import of_other_code
 from engine.sweeps.folder import SweepFolder
 from engine.sweeps.launch import LaunchPlan, launch_plan
 from engine.sweeps.listing import listing
@@ -69,6 +70,8 @@ def _go_on(
     with folder.locked():
         todo = _open(cells, folder, request.retry)
         _require_same(todo, directory)
+        if todo:
+            _warn_of_code(cells, folder, err)
         return run_jobs(Sweep(study, cells, todo, known, chooser, plan, folder), out, err)
 
 
@@ -82,6 +85,18 @@ def _is_open(state: JobState | None, retry: frozenset[str]) -> bool:
     if state is None or state.state in retry:
         return True
     return state.state not in (FINISHED, *FAILURES)
+
+
+def _warn_of_code(cells: Sequence[Cell], folder: SweepFolder, err: TextIO) -> None:
+    """Rows of two versions of the code are no comparison, even where configs are the same."""
+    other = of_other_code(folder.job(cell.id) for cell in cells if cell.verdict == OK)
+    if other:
+        print(
+            f"warning: {len(other)} jobs of this sweep ran on other code than today's "
+            f"({other[0].name}, ...): their rows and the new ones are no comparison; start a new sweep for one",
+            file=err,
+            flush=True,
+        )
 
 
 def _require_same(todo: Sequence[Cell], directory: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from conftest import CRASH, TINY, everything, manifest, outputs, start, states
 
 from engine.errors import UserError
+from engine.sweeps.code import of_other_code
 from engine.sweeps.folder import JOB, JOBS, LOG, SweepFolder
 from engine.sweeps.manifest import manifest_of
 from engine.sweeps.study import load_study
@@ -91,6 +92,17 @@ def test_the_second_signal_kills(tmp_path):
     assert time.monotonic() - began < 30
     assert states(tmp_path / "s").get("cache.page_size=16") == ""
     assert log.is_file()
+
+
+def test_jobs_of_other_code_are_named_when_a_sweep_goes_on(cli, no_report):
+    ran = cli("-m", "task=generate", *TINY, "prompt=Hi", "cache.page_size=8,16")
+    first, second = sorted((ran.folder / JOBS).iterdir())
+    facts = json.loads((first / "run.json").read_text())
+    (first / "run.json").write_text(json.dumps({**facts, "code": {"sha256": "0" * 64}}))
+    assert of_other_code([first, second, ran.folder]) == [first]
+    (second / "job.json").unlink()
+    again = cli(f"resume={ran.folder}")
+    assert f"1 jobs of this sweep ran on other code than today's ({first.name}" in again.err
 
 
 def test_another_config_than_at_the_start_is_refused(cli, no_report):
