@@ -53,7 +53,16 @@ def runs(models: Sequence[str]) -> list[Run]:
             Run(
                 f"{name}-tbo",
                 "decode",
-                (*model, *FAST, "--against", "tbo=two_batch", "--against", "tbo.min_tokens=2", "--batches", "8,64,256"),
+                (
+                    *model,
+                    *FAST,
+                    "--against",
+                    "tbo=two_batch",
+                    "--against",
+                    "tbo.min_tokens=2",
+                    "--batches",
+                    "8,64,256",
+                ),
             ),
             Run(f"{name}-start", "first_token", (*model, *FAST, "--cold")),
             Run(f"{name}-references", "references", (*model, *FAST)),

@@ -93,7 +93,7 @@ def _warn_of_code(cells: Sequence[Cell], folder: SweepFolder, err: TextIO) -> No
     if other:
         print(
             f"warning: {len(other)} jobs of this sweep ran on other code than today's "
-            f"({other[0].name}, ...): their rows and the new ones are no comparison; start a new sweep for one",
+            f"({other[0].name}, ...): their rows and the new ones are no comparison; start a new sweep",
             file=err,
             flush=True,
         )
