@@ -33,6 +33,7 @@ _READS = frozenset(
     )
 )  # fmt: skip
 _INDEXES = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
+_PUTS = ("aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 _FROM_HOST = ("aten::lift_fresh", "aten::lift_fresh_copy")
 _ALLOCATES = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty")
 _METHODS = ("tolist", "numpy", "cpu", "__array__", "__dlpack__", "pin_memory")  # that no operation shows
@@ -75,6 +76,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, recording: Recording) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._recording = recording
+        self._numbers: dict[int, Tensor] = {}  # Python's, by address; kept, so that none is given twice
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -83,8 +85,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func._schema.name
         if name in _READS or _counts_on_host(func, name, args, named):
             raise InternalError(f"{name} reads a device value on the host inside a graph")
-        if name in _FROM_HOST and args[0].dim():  # a scalar travels with the operation
-            raise InternalError("a tensor is made of host data inside a graph")
+        if name in _FROM_HOST:
+            self._note_number(args[0])
+        if name in _PUTS and args[2].data_ptr() in self._numbers:
+            raise InternalError("a number is put at indices inside a graph: CUDA copies it there, and waits")
         result = func(*args, **named)
         made = [value for value in tree_flatten(result)[0] if isinstance(value, Tensor)]
         if _writes(func):
@@ -92,6 +96,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif name not in _ALLOCATES and not _views(made, (args, named)):
             self._recording.operations.append(lambda: _again(func, args, named, made))
         return result
+
+    def _note_number(self, made: Tensor) -> None:
+        """A number that Python made a tensor of travels with most operations."""
+        if made.dim():
+            raise InternalError("a tensor is made of host data inside a graph")
+        self._numbers[made.data_ptr()] = made
 
 
 def _counts_on_host(func: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> bool:

@@ -127,4 +127,4 @@ class Ngram(Speculator):
 
     def prefill(self, view: DraftView, seen: PrefillSeen) -> None:
         """A row that is filled anew has no past."""
-        view.relay[STREAK][view.rows] = 0
+        view.relay[STREAK].index_fill_(0, view.rows, 0)  # `[rows] = 0` would wait for the copy of the 0

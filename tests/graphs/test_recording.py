@@ -26,6 +26,7 @@ READS = {
     "unique": lambda x: torch.unique(x),
     "equal": lambda x: torch.equal(x, x + 1),
     "where": lambda x: torch.where(x > 1),
+    "number at indices": lambda x: x.__setitem__(x.clamp_max(2), 0),
     "host data": lambda x: x + torch.tensor([1, 2, 3]),
     "loop over values": lambda x: list(range(x[0])),
 }
@@ -35,6 +36,7 @@ WORKS = {
     "gather": lambda x: x[x.clamp_max(2)],
     "scatter": lambda x: torch.zeros(4, dtype=x.dtype).scatter_add_(0, x.clamp_max(3), x),
     "scalar": lambda x: x.masked_fill(x > 1, -1),
+    "set a place": lambda x: _set(x.clone(), 0),
     "set a cell": lambda x: torch.zeros_like(x).index_fill_(0, torch.zeros_like(x[:1]), 7),
     "write by index": lambda x: x.clone().index_put_((x.clamp_max(2),), x, accumulate=True),
     "views": lambda x: x.view(3, 1).expand(3, 2).t().contiguous(),
@@ -45,6 +47,11 @@ WORKS = {
     "sort": lambda x: x.sort(descending=True, stable=True).indices,
     "topk": lambda x: x.topk(2).values,
 }
+
+
+def _set(x: torch.Tensor, value: int) -> torch.Tensor:
+    x[1] = value
+    return x
 
 
 @pytest.mark.parametrize("name", READS)

@@ -21,6 +21,7 @@ GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
 SEEDED = SamplingParams(max_tokens=24, ignore_eos=True, temperature=0.8, top_p=0.9, seed=7)
 FP32 = (*TINY, "device=cuda")
 DRAFTS = ("spec=eagle3", "spec.load=dummy", "spec.adaptive=false")
+LOOKUPS = ("spec=ngram", "spec.adaptive=false", "spec.drafts=3")
 PATHS = {
     "triton": ("attention=triton",),
     "lazy": ("attention=triton", "pcg.capture=lazy"),
@@ -68,8 +69,9 @@ def test_full_answers_are_those_of_the_cpu(more, reference):
         llm.check()
 
 
+@pytest.mark.parametrize("spec", [DRAFTS, LOOKUPS], ids=["eagle3", "ngram"])
 @pytest.mark.parametrize("pcg", ["piecewise", "full"])
-def test_no_launch_waits_for_the_device(pcg, monkeypatch):
+def test_no_launch_waits_for_the_device(pcg, spec, monkeypatch):
     """From preparing to launching any step, prefill included, a call that would synchronise raises."""
     launch = Executor.launch
 
@@ -80,7 +82,7 @@ def test_no_launch_waits_for_the_device(pcg, monkeypatch):
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    with make(*FP32, "attention=triton", "overlap=future", f"pcg={pcg}", *DRAFTS) as llm:
+    with make(*FP32, "attention=triton", "overlap=future", f"pcg={pcg}", *spec) as llm:
         llm.generate(PROMPTS, GREEDY)  # what compiles, compiles here
         llm.forget_prefixes()
         monkeypatch.setattr(Executor, "launch", watched)
