@@ -1,4 +1,4 @@
-"""`python -m benchmarks.cpu`: the README's CPU numbers, as ratios within one run on one machine and model.
+"""`python -m benchmarks.cpu`: the CPU numbers of docs/results.md, as ratios within one run on one machine.
 
 Contenders take turns, so that a machine that slows down slows them all; every figure is a median of repeats.
 Knows what is published and its bounds; not how a contender works.

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.speculation`: the README's numbers of drafting, as ratios within one run.
+"""`python -m benchmarks.speculation`: the figures of drafting in docs/results.md, as ratios within one run.
 
 Speed-ups over plain decoding at batch 1, accept lengths, and what a step costs by its width. Knows what is
 claimed; how it is measured is in benchmarks/drafting.py.

@@ -15,7 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import UserError
-from engine.kernel_choices.table import ChoiceTable, Circumstances, as_document, from_document
+from engine.kernel_choices.table import (
+    INTERPRETER,
+    ChoiceTable,
+    Circumstances,
+    as_document,
+    from_document,
+)
 from engine.models.embedded import cache_folder
 from engine.runs import write_json
 
@@ -52,7 +58,8 @@ def find(setting: str, here: Circumstances, shipped: Path = SHIPPED) -> Found:
         return Found(own, f"your table for {here}")
     if package is not None:
         return Found(package, f"the table that ships for {package.measured_on}")
-    return Found(ChoiceTable(here, {}), f"no table for {here}; `{TUNE}` measures one")
+    advice = "" if here.gpu == INTERPRETER else f"; `{TUNE}` measures one"
+    return Found(ChoiceTable(here, {}), f"no table for {here}{advice}")
 
 
 def cached_file(here: Circumstances) -> Path:
