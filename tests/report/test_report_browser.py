@@ -243,6 +243,8 @@ def test_text_and_marks_have_contrast_in_both_themes():
         for text in ("--text", "--muted", "--link"):
             for back in ("--back", "--soft", "--flag-back"):
                 assert contrast(theme[text], theme[back]) >= 4.5, (text, back)
+        for back in ("--heat0", "--heat1"):  # numbers in the fields of the heat map
+            assert contrast(theme["--text"], theme[back]) >= 4.5, back
         assert contrast(theme["--mark-text"], theme["--mark-back"]) >= 4.5
         for n in range(8):
             assert contrast(theme[f"--c{n}"], theme["--back"]) >= 3, n

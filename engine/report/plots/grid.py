@@ -27,7 +27,7 @@ Fields = Sequence[Sequence[Sequence[Row]]]
 def heat_plot(study: Study) -> Plot | None:
     """Two keys or more that vary, and at least two values on each side."""
     rows = sorted(study.rows, key=lambda row: row.number)
-    sides = ((keys, split(rows, keys)) for keys in (study.every_key, study.keys))
+    sides = ((keys, split(rows, keys)) for keys in (study.keys, study.every_key))
     keys, across = next(((keys, across) for keys, across in sides if across), ((), None))
     if across is None:
         return None
@@ -67,7 +67,6 @@ def _unknown(study: Study, fields: Fields) -> Trace:
     return {
         **_fields(study, fields, values, states),
         "colorscale": plain,
-        "textfont": {"color": "$text"},
         "meta": {"brief": signs},
     }
 
@@ -85,6 +84,7 @@ def _fields(study: Study, fields: Fields, values: Sequence[Any], texts: Sequence
         "z": values,
         "text": texts,
         "texttemplate": "%{text}",
+        "textfont": {"color": "$text"},
         "hovertext": [[_hover(study, rows) for rows in line] for line in fields],
         "hoverinfo": "text",
         "hoverongaps": False,
