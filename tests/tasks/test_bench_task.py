@@ -88,6 +88,27 @@ def test_promised_keys_and_counts(tmp_path: Path) -> None:
     assert "output tokens/s" in text_of(context.stdout)
 
 
+def test_every_run_says_how_busy_host_and_device_were(tmp_path: Path) -> None:
+    """Field report Y4: waits stand next to tokens/s, in the table and in each repeat's row."""
+    engine = FakeEngine()
+
+    def worked() -> None:
+        engine.metrics.device_seconds += 0.75
+        engine.metrics.serving_seconds += 1.0
+        engine.metrics.back_pressure_waits += 2
+
+    step = engine.step
+    engine.step = lambda: (worked(), step())[1]  # type: ignore[method-assign]
+    _, result, context = bench(tmp_path, engine, "workload.limit=2", warmup=1, repeats=2)
+    for row in (result, *result["runs"]):
+        assert row["forward_occupancy"] == pytest.approx(0.75)
+        assert row["back_pressure_waits_per_step"] == pytest.approx(2.0)
+        assert row["host_waits_per_step"] == 0
+    shown = text_of(context.stdout)
+    assert "device at work          75.0%" in shown
+    assert "back-pressure waits a step 2.0000" in shown
+
+
 def test_warm_up_does_not_leak_into_the_figures(tmp_path: Path) -> None:
     """Field report M4: counters are differences."""
     _, result, _ = bench(tmp_path, FakeEngine(), "workload.limit=2", warmup=2, repeats=1)
