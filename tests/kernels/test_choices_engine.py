@@ -129,7 +129,9 @@ def test_explained(table: Path) -> None:
         return kernels_text(explain_overrides([*TINY, *overrides]).facts)
 
     assert "the attention backend follows no table" in text("attention=torch")
-    assert "python -m benchmarks.tune_kernels" in text("attention=triton")
+    told = text("attention=triton", "device=cpu")
+    assert "no table for Triton's interpreter" in told
+    assert "tune_kernels" not in told  # it measures GPUs
     assert "kernels=torch" in text("attention=triton", "kernels=torch")
     assert f"own kernels at {8 * len(SITES)} of" in text("attention=triton", f"kernels={table}")
     refused = explain_overrides([*TINY, "kernels=none.json"])
