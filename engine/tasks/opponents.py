@@ -6,14 +6,14 @@ Importable without torch. Knows where answers come from, not how two sets of the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from engine.conf_tree import conf_tree
 from engine.errors import UserError
 from engine.evals.base import Evaluation
 from engine.evals.earlier import EarlierRun, is_overrides, overrides_of
-from engine.overrides import parse
+from engine.overrides import Override, parse
 from engine.snapshot import changed_keys, overlay
 from engine.tasks.base import TaskContext
 
@@ -81,11 +81,24 @@ def opponent_of(context: TaskContext, evaluation: Evaluation) -> Opponent:
 
 
 def changed_config(context: TaskContext, extra: Sequence[str]) -> dict[str, Any]:
-    """The run's configuration with other overrides on top, checked like a command line."""
+    """The run's configuration with other overrides on top, checked like a command line.
+
+    Options of a part go with it: beside spec=none, the run's spec.adaptive=false would have no owner.
+    """
     tree = conf_tree()
-    given = {one.key for line in extra if (one := parse(line, tree)) is not None}
-    kept = [line for line in context.overrides if (o := parse(line, tree)) is None or o.key not in given]
+    new = [one for line in extra if (one := parse(line, tree)) is not None]
+    given = {one.key for one in new}
+    exchanged = {one.key for one in new if one.key in tree.groups and not one.package}
+    kept = [line for line in context.overrides if not _gives_way(parse(line, tree), given, exchanged)]
     return overlay(context.config, context.compose(context.overrides), context.compose([*kept, *extra]))
+
+
+def _gives_way(old: Override | None, given: Collection[str], exchanged: Collection[str]) -> bool:
+    """Whether an override of the run is replaced, or belongs to a part that is."""
+    if old is None:
+        return False
+    place = old.package.removeprefix("@").partition(".")[0] if old.package else old.root
+    return old.key in given or place in exchanged
 
 
 def settings_that_differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
