@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import CRASH, manifest, start, states
+from sweep_cases import CRASH, manifest, start, states
 
 from engine.runs import read_run
 from engine.sweeps.folder import JOB, JOBS, LOG, SweepFolder

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import CRASH, manifest, start, states
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
+from sweep_cases import CRASH, manifest, start, states
 
 from engine.sweeps.folder import JOBS, LOG, SweepFolder
 from engine.sweeps.launch import EXTRAS, OURS, launch_plan

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import CRASH, TINY, everything, manifest, outputs, start, states
+from sweep_cases import CRASH, TINY, everything, manifest, outputs, start, states
 
 from engine.errors import UserError
 from engine.sweeps.code import of_other_code

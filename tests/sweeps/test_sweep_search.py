@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import CRASH, manifest, states
+from sweep_cases import CRASH, manifest, states
 
 from engine.runs import write_json
 from engine.sweeps.folder import STOP, SweepFolder
