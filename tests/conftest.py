@@ -1,11 +1,15 @@
-"""For all tests: log handlers that one of them adds end with it."""
+"""For all tests: log handlers that one of them adds end with it; Ctrl-C is heard, also in the background."""
 
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that starts tests with `&` has it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Handlers = dict[logging.Logger, list[logging.Handler]]
 
