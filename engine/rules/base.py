@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from engine.facts import Facts
 
@@ -53,6 +54,17 @@ def unknown(reason: str) -> Answer:
 
 def not_applicable(reason: str) -> Answer:
     return NOT_APPLICABLE, reason
+
+
+def table_file(facts: Facts, key: str, words: Sequence[str], origin: str, what: str) -> Answer:
+    """Whether the root value `key`, unless it is one of `words` (the default first), names a file that is
+    there. origin: where such files come from; what: the table in words."""
+    value = str(facts.cfg.get(key, words[0]))
+    if value in words:
+        return not_applicable(f"{key}={value} names no file")
+    if not Path(value).expanduser().is_file():
+        return violated(f"{key}={value} does not exist; give {origin}, or {key}={words[0]}")
+    return ok(f"the table of {what} is there")
 
 
 def first_problem(problems: list[str], fine: str) -> Answer:

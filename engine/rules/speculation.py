@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from engine.facts import Facts
-from engine.rules.base import Answer, Rule, not_applicable, ok, violated
+from engine.rules.base import Answer, Rule, not_applicable, ok, table_file, violated
 from engine.step_costs import CACHED, MEASURE
 
 
@@ -38,15 +36,8 @@ def same_samples(facts: Facts) -> Answer:
 
 def step_costs(facts: Facts) -> Answer:
     """A table of step costs is there before a weight is read."""
-    choice = str(facts.cfg.get("step_costs", CACHED))
-    if choice in (CACHED, MEASURE):
-        return not_applicable(f"step_costs={choice} names no file")
-    if not Path(choice).expanduser().is_file():
-        return violated(
-            f"step_costs={choice} does not exist; give a step_costs.json of a run with the same spec, or "
-            f"step_costs={CACHED}"
-        )
-    return ok("the table of step costs is there")
+    origin = "a step_costs.json of a run with the same spec"
+    return table_file(facts, "step_costs", (CACHED, MEASURE), origin, "step costs")
 
 
 SPECULATION_RULES = (
