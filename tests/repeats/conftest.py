@@ -38,7 +38,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture
 def again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Again:
-    """Replay a folder from another working directory: (exit code, stdout, replay.json)."""
+    """Replay a folder from elsewhere: (exit code, stdout, replay.json, {} where none is named)."""
 
     def do(folder: Path, *extra: str) -> tuple[int, str, dict[str, Any]]:
         elsewhere = tmp_path / "elsewhere"
@@ -47,6 +47,8 @@ def again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         monkeypatch.setattr("sys.stdin", io.StringIO())
         code = replay_main([str(folder), *extra])
         out = capsys.readouterr().out
+        if not out or out.startswith("{"):  # refused, or JSON, which names no folder in its last line
+            return code, out, {}
         report = Path(out.splitlines()[-1]) / "replay.json"
         return code, out, json.loads(report.read_text())
 

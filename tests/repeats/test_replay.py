@@ -1,6 +1,5 @@
 """Replays of real runs of a model without arithmetic: identical, from the folder alone, anywhere."""
 
-import io
 import json
 import shutil
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from engine.cli.main import main
 from engine.compose import compose
 from engine.errors import UserError
 from engine.provenance import config_hash
@@ -17,41 +15,6 @@ from engine.replay.cli import main as replay_main
 from engine.replay.outputs import compare_outputs
 from engine.snapshot import Snapshot, changed_keys, new_keys, overlay, recompose
 from engine.tasks.base import EXIT_DIFFERENT, EXIT_OK
-
-BASE = ("model=fake", "sampling.max_tokens=6", "threads=1")
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run a command line in a folder of its own; the run folder it left."""
-
-    def do(*overrides: str, stdin: str = "", code: int = EXIT_OK) -> Path:
-        home = tmp_path / "home"
-        home.mkdir(exist_ok=True)
-        monkeypatch.chdir(home)
-        monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
-        assert main([*BASE, *overrides]) == code
-        return Path(capsys.readouterr().out.splitlines()[-1])
-
-    return do
-
-
-@pytest.fixture
-def again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Replay a folder from another working directory: (exit code, stdout, replay.json)."""
-
-    def do(folder: Path, *extra: str) -> tuple[int, str, dict[str, Any]]:
-        elsewhere = tmp_path / "elsewhere"
-        elsewhere.mkdir(exist_ok=True)
-        monkeypatch.chdir(elsewhere)
-        monkeypatch.setattr("sys.stdin", io.StringIO())
-        code = replay_main([str(folder), *extra])
-        out = capsys.readouterr().out
-        where = Path(out.splitlines()[-1]) if out and not out.startswith("{") else folder
-        report = where / "replay.json"
-        return code, out, json.loads(report.read_text()) if report.is_file() else {}
-
-    return do
 
 
 @pytest.mark.parametrize(
