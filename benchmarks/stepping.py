@@ -8,8 +8,10 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from engine import LLM, SamplingParams
 from engine.metrics import difference, rates
@@ -47,22 +49,13 @@ def prompts_of(vocab: int, count: int, length: int, seed: int = 0) -> list[list[
 
 def decode(llm: LLM, batch: int, context: int) -> Decoded:
     """`batch` requests decode at about `context` tokens each, in the middle of the measurement."""
-    made = WARM + WINDOWS * STEPS
-    longest = llm.spec.longest_run * (made + 16)
-    prompt = max(8, context - llm.spec.longest_run * made // 2)
-    params = SamplingParams(max_tokens=longest, ignore_eos=True)
-    ids = [llm.add(own, params) for own in prompts_of(llm.shape.vocab_size, batch, prompt)]
-    try:
-        _until_decoding(llm)
-        _steps(llm, WARM)
+    with steady(llm, batch, context) as go:
         windows, before = [], llm.metrics.snapshot()
         for _ in range(WINDOWS):
             start = time.perf_counter()
-            _steps(llm, STEPS)
+            go(STEPS)
             windows.append((time.perf_counter() - start) / STEPS)
         counts = difference(before, llm.metrics.snapshot())
-    finally:
-        _end(llm, ids)
     steps = counts["decode_steps"]
     return Decoded(
         statistics.median(windows),
@@ -73,6 +66,23 @@ def decode(llm: LLM, batch: int, context: int) -> Decoded:
         counts["eager_decode_steps"] / steps,
         rates(counts).get("forward_occupancy"),
     )
+
+
+@contextmanager
+def steady(llm: LLM, batch: int, context: int) -> Iterator[Callable[[int], None]]:
+    """`batch` requests that decode, warmed up; the value runs a number of decode steps, WINDOWS * STEPS at
+    most in all. At the end the requests are cancelled and their late step has passed."""
+    made = WARM + WINDOWS * STEPS
+    longest = llm.spec.longest_run * (made + 16)
+    prompt = max(8, context - llm.spec.longest_run * made // 2)
+    params = SamplingParams(max_tokens=longest, ignore_eos=True)
+    ids = [llm.add(own, params) for own in prompts_of(llm.shape.vocab_size, batch, prompt)]
+    try:
+        _until_decoding(llm)
+        _steps(llm, WARM)
+        yield partial(_steps, llm)
+    finally:
+        _end(llm, ids)
 
 
 def _end(llm: LLM, ids: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from engine.provenance import PACKAGE_ROOT, device_facts, git_state, machine, versions
 
 Row = dict[str, Any]
+_BEGAN = time.perf_counter()
 
 
 @dataclass
@@ -65,6 +66,12 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     return made
 
 
+def preferring(overrides: Sequence[str], *usual: str) -> list[str]:
+    """The overrides, and of the usual ones those whose key is not among them."""
+    given = {word.partition("=")[0] for word in overrides}
+    return [*(word for word in usual if word.partition("=")[0] not in given), *overrides]
+
+
 def heading(device: str) -> Row:
     """Where and with what a figure was measured."""
     return {
@@ -88,5 +95,5 @@ def publish(head: Row, sections: Sequence[Section], path: Path | None) -> None:
 
 
 def say(text: str) -> None:
-    """Progress, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """Progress, on stderr, with the seconds since the start."""
+    print(f"[{time.perf_counter() - _BEGAN:5.0f} s] {text}", file=sys.stderr, flush=True)

@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     properties = torch.cuda.get_device_properties(0)
     shared = SHARED_KIB.get(properties.major, 99) << 10
     card = Card(properties.multi_processor_count, shared)
-    uses = products_of([*given.overrides, "device=cuda", "attention=triton"])
+    uses = products_of(tables.preferring(given.overrides, "device=cuda", "attention=triton"))
     uses = {place: count for place, count in uses.items() if not given.stages or place.stage in given.stages}
     here = Circumstances.here(torch.cuda.get_device_name(0))
     found = tune(order(uses, given.tokens), card, properties.major >= 9, given.limit, Kept(here, given.out))

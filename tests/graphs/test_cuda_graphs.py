@@ -17,7 +17,8 @@ from engine.request import Completion
 
 pytestmark = pytest.mark.gpu
 
-CUDA = (*TINY, "device=cuda", "attention=triton", "cache.max_context=512", "scheduler.max_running=6")
+PLAIN = (*TINY, "device=cuda", "cache.max_context=512", "scheduler.max_running=6")
+CUDA = (*PLAIN, "attention=triton")
 GRAPHS = ("graph.sizes=[1,2,4,6]", "graph.capture_after=0")
 DRAFTERS = ("none", "ngram", "chain", "tree", "eagle3", "eagle3 tree")
 LONG = SamplingParams(max_tokens=220, ignore_eos=True)
@@ -70,9 +71,9 @@ def test_graphs_change_no_answer(
 
 
 def test_forward_graphs_over_torch_attention() -> None:
-    with make(*CUDA, "attention=torch", "overlap=none") as llm:
+    with make(*PLAIN, "attention=torch", "overlap=none") as llm:
         wanted = samples(llm, "mixed")
-    with make(*CUDA, "attention=torch", *GRAPHS, "graph=forward") as llm:
+    with make(*PLAIN, "attention=torch", *GRAPHS, "graph=forward") as llm:
         same(samples(llm, "mixed"), wanted)
         assert llm.metrics.eager_decode_steps == 0
 

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 import torch
-from support.engines import TINY, answers, make, run
+from support.engines import TINY, answers, cpu_answers, make
 
 from engine.batch import ScheduledStep
 from engine.executor import Executor
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.gpu
 PROMPTS = [[(7 * i + j) % 251 for j in range(3 + 11 * i)] for i in range(12)]
 GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
 SEEDED = SamplingParams(max_tokens=24, ignore_eos=True, temperature=0.8, top_p=0.9, seed=7)
+SAMPLINGS = {"greedy": GREEDY, "seeded": SEEDED}
 FP32 = (*TINY, "device=cuda")
 DRAFTS = ("spec=eagle3", "spec.load=dummy", "spec.adaptive=false")
 LOOKUPS = ("spec=ngram", "spec.adaptive=false", "spec.drafts=3")
@@ -47,15 +48,14 @@ def _no_tf32() -> None:
 
 @pytest.fixture(scope="module")
 def reference():
-    plain = (*TINY, "device=cpu", "overlap=none", "cache=none", "scheduler.max_running=1")
-    return {params: run(PROMPTS, params, *plain) for params in (GREEDY, SEEDED)}
+    return {name: cpu_answers(PROMPTS, params) for name, params in SAMPLINGS.items()}
 
 
-@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("path", PATHS)
-def test_piecewise_answers_are_those_of_the_cpu(path, params, reference):
+def test_piecewise_answers_are_those_of_the_cpu(path, sampling, reference):
     with make(*FP32, "pcg=piecewise", *PATHS[path]) as llm:
-        assert answers(llm.generate(PROMPTS, params)) == reference[params]
+        assert answers(llm.generate(PROMPTS, SAMPLINGS[sampling])) == reference[sampling]
         assert llm.metrics.graph_prefills > 0
         assert llm.metrics.eager_prefills == 0
         llm.check()
@@ -64,7 +64,7 @@ def test_piecewise_answers_are_those_of_the_cpu(path, params, reference):
 @pytest.mark.parametrize("more", [(), ("pcg.capture=lazy",), (*DRAFTS, "graph=step"), ("overlap=none",)])
 def test_full_answers_are_those_of_the_cpu(more, reference):
     with make(*FP32, "attention=triton", "pcg=full", "scheduler.chunk_tokens=200", *more) as llm:
-        assert answers(llm.generate(PROMPTS, GREEDY)) == reference[GREEDY]
+        assert answers(llm.generate(PROMPTS, GREEDY)) == reference["greedy"]
         assert llm.metrics.graph_prefills > 0
         llm.check()
 

@@ -41,3 +41,10 @@ def run(
         outputs = answers(llm.generate(prompts, params))
         llm.check()
     return outputs
+
+
+def cpu_answers(
+    prompts: Sequence[Sequence[int] | str], params: SamplingParams | Sequence[SamplingParams]
+) -> list[tuple[tuple[int, ...], str, str]]:
+    """Answers of the plainest engine: one request at a time on the CPU, nothing overlapped, no cache."""
+    return run(prompts, params, *TINY, "device=cpu", "overlap=none", "cache=none", "scheduler.max_running=1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.engines import TINY, answers, make, run
+from support.engines import TINY, answers, cpu_answers, make, run
 from support.waits import forbid_waits
 
 from engine.params import SamplingParams
@@ -14,6 +14,7 @@ pytestmark = pytest.mark.gpu
 PROMPTS = [[(7 * i + j) % 251 for j in range(3 + 11 * i)] for i in range(13)]
 GREEDY = SamplingParams(max_tokens=32, ignore_eos=True)
 SEEDED = SamplingParams(max_tokens=32, ignore_eos=True, temperature=0.8, top_p=0.9, seed=7)
+SAMPLINGS = {"greedy": GREEDY, "seeded": SEEDED}
 FP32 = (*TINY, "device=cuda", "tbo=two_batch", "tbo.min_tokens=2")
 EAGLE = ("spec=eagle3", "spec.load=dummy", "spec.adaptive=false")
 SPECS = {
@@ -38,16 +39,15 @@ def _no_tf32() -> None:
 
 @pytest.fixture(scope="module")
 def reference():
-    plain = (*TINY, "device=cpu", "overlap=none", "cache=none", "scheduler.max_running=1")
-    return {params: run(PROMPTS, params, *plain) for params in (GREEDY, SEEDED)}
+    return {name: cpu_answers(PROMPTS, params) for name, params in SAMPLINGS.items()}
 
 
-@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("spec", SPECS)
-def test_answers_are_those_of_the_cpu(spec, graph, params, reference):
+def test_answers_are_those_of_the_cpu(spec, graph, sampling, reference):
     with make(*FP32, *SPECS[spec], *GRAPHS[graph]) as llm:
-        assert answers(llm.generate(PROMPTS, params)) == reference[params]
+        assert answers(llm.generate(PROMPTS, SAMPLINGS[sampling])) == reference[sampling]
         assert llm.metrics.split_passes > 0
         llm.check()
 
