@@ -77,12 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made.add_argument("--context", type=int, default=256)
     made.add_argument("--most", type=int, default=40, help="kernels listed")
     given = made.parse_args(arguments)
-    overrides = tables.preferring(
-        given.overrides, "cache=none", f"scheduler.max_running={max(given.batches)}"
-    )
+    usual = ("cache=none", f"scheduler.max_running={max(given.batches)}")
     totals: list[tables.Row] = []
     sections = []
-    with LLM(*overrides) as llm:
+    with LLM(*tables.preferring(given.overrides, *usual)) as llm:
+        if not llm.device.startswith("cuda"):
+            print(f"nothing to be seen: device={llm.device} is no GPU", file=sys.stderr)
+            return 1
         for batch in given.batches:
             tables.say(f"batch {batch}")
             step = decode(llm, batch, given.context).seconds
