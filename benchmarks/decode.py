@@ -80,6 +80,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return made.parse_args(arguments)
 
 
+def side_by_side(batch: int) -> tuple[str, ...]:
+    """Overrides with which `batch` requests run at once and nobody decodes before all prompts are computed."""
+    return "cache=none", f"scheduler.max_running={batch}", f"scheduler.prefill_streak={1 << 20}"
+
+
 def compare(
     one: Sequence[str], other: Sequence[str], batches: Sequence[int], context: int
 ) -> list[tables.Row]:
@@ -106,7 +111,7 @@ def compare(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Markdown on stdout, JSON where asked for."""
     given = parse(arguments)
-    overrides = [*given.overrides, "cache=none", f"scheduler.max_running={max(given.batches)}"]
+    overrides = tables.preferring(given.overrides, *side_by_side(max(given.batches)))
     name = " ".join(given.overrides)
     if given.against:
         other = [*overrides, *given.against]

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks import tables
+from benchmarks.decode import side_by_side
 from benchmarks.stepping import decode, prompts_of
 from engine import LLM
 from engine.errors import UserError
@@ -151,7 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made.add_argument("--context", type=int, default=256)
     given = made.parse_args(arguments)
     rows: list[tables.Row] = []
-    with LLM(*given.overrides, "cache=none", f"scheduler.max_running={max(given.batches)}") as llm:
+    usual = side_by_side(max(given.batches))
+    with LLM(*tables.preferring(given.overrides, *usual)) as llm:
         device, shape = llm.device, llm.shape
         model = llm.model
         if not isinstance(model, LlamaModel):

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks import tables
+from benchmarks.decode import side_by_side
 from benchmarks.stepping import decode
 from engine import LLM
 
@@ -36,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made.add_argument("--context", type=int, default=256)
     made.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS), metavar="KIND")
     given = made.parse_args(arguments)
-    common = [*given.overrides, "cache=none", f"scheduler.max_running={max(given.batches)}"]
+    common = tables.preferring(given.overrides, *side_by_side(max(given.batches)))
+    tables.say("plain decoding")
     with LLM(*common, "spec=none") as llm:
         device = llm.device
         plain = {batch: decode(llm, batch, given.context).seconds for batch in given.batches}

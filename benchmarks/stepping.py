@@ -11,14 +11,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from engine import LLM, SamplingParams
+from engine.errors import InternalError, UserError
 from engine.metrics import difference, rates
 
 WARM = 8  # decode steps before the clock runs: caches fill, late captures happen
 WINDOWS = 5  # each figure is their median
 STEPS = 24  # a window
+CHUNK = 512  # tokens of a prompt that a prefill step computes at least
+IDLE = 64  # turns in a row without a launch: nothing will come of it
+_WAY_OUT = "raise scheduler.max_running or cache.tokens, or measure a smaller batch or context"
 
 
 @dataclass(frozen=True)
@@ -70,19 +73,61 @@ def decode(llm: LLM, batch: int, context: int) -> Decoded:
 
 @contextmanager
 def steady(llm: LLM, batch: int, context: int) -> Iterator[Callable[[int], None]]:
-    """`batch` requests that decode, warmed up; the value runs a number of decode steps, WINDOWS * STEPS at
-    most in all. At the end the requests are cancelled and their late step has passed."""
+    """`batch` requests that decode, all of them in every step, warmed up; the value runs a number of decode
+    steps, WINDOWS * STEPS at most in all. At the end the requests are cancelled and their late step has passed.
+
+    UserError where they cannot run side by side, or where one ends too early.
+    """
     made = WARM + WINDOWS * STEPS
-    longest = llm.spec.longest_run * (made + 16)
-    prompt = max(8, context - llm.spec.longest_run * made // 2)
-    params = SamplingParams(max_tokens=longest, ignore_eos=True)
+    each = llm.spec.longest_run if llm.spec.simulated is None else llm.spec.simulated  # tokens of a step
+    prompt = max(8, context - int(each * made) // 2)
+    # Those who begin first may decode while the others' prompts are computed.
+    longest = llm.spec.longest_run * (made + 16 + batch * (1 + prompt // CHUNK))
+    params = SamplingParams(max_tokens=min(longest, llm.max_context - prompt), ignore_eos=True)
+    turns = Turns(llm, batch)
     ids = [llm.add(own, params) for own in prompts_of(llm.shape.vocab_size, batch, prompt)]
     try:
-        _until_decoding(llm)
-        _steps(llm, WARM)
-        yield partial(_steps, llm)
+        turns.until_all_decode()
+        turns.decode(WARM)
+        yield turns.decode
     finally:
         _end(llm, ids)
+
+
+class Turns:
+    """Turns of an engine in which `batch` requests decode; ends with an error where they do not get on."""
+
+    def __init__(self, llm: LLM, batch: int) -> None:
+        self._llm = llm
+        self._batch = batch
+        self._ended = llm.metrics.finished_requests
+        self._idle = 0  # turns in a row that launched nothing
+
+    def until_all_decode(self) -> None:
+        """Until all prompts are computed: two decode steps in a row that carried every request."""
+        full = 0
+        while full < 2:
+            full = full + 1 if self._turn() == self._batch else 0
+
+    def decode(self, count: int) -> None:
+        """`count` decode steps of the whole batch."""
+        while count:
+            rows = self._turn()
+            if rows not in (0, self._batch):
+                raise UserError(f"a decode step carried {rows} of {self._batch} requests: {_WAY_OUT}")
+            count -= rows > 0
+
+    def _turn(self) -> int:
+        """One turn; how many requests the decode step carries that it launched, 0 for none."""
+        metrics = self._llm.metrics
+        rows, steps = metrics.decode_rows, metrics.decode_steps + metrics.extend_steps
+        self._llm.step()
+        self._idle = self._idle + 1 if metrics.decode_steps + metrics.extend_steps == steps else 0
+        if metrics.finished_requests > self._ended:
+            raise UserError(f"a request ended before {self._batch} of them had decoded enough: {_WAY_OUT}")
+        if self._idle > IDLE:
+            raise UserError(f"nothing was launched in {IDLE} turns, with {self._batch} requests: {_WAY_OUT}")
+        return metrics.decode_rows - rows
 
 
 def _end(llm: LLM, ids: Sequence[str]) -> None:
@@ -90,26 +135,12 @@ def _end(llm: LLM, ids: Sequence[str]) -> None:
     for request in ids:
         llm.cancel(request)
     left = list(ids)
-    while left:
-        llm.step()
+    for _ in range(IDLE):
         left = [request for request in left if llm.output(request) is None]
-    while llm.has_work():
+        if not left and not llm.has_work():
+            return
         llm.step()
-
-
-def _until_decoding(llm: LLM) -> None:
-    """All prompts are computed: two decode steps in a row without a prefill between."""
-    streak = 0
-    while streak < 2:
-        before = llm.metrics.extend_steps
-        llm.step()
-        streak = streak + 1 if llm.metrics.extend_steps == before else 0
-
-
-def _steps(llm: LLM, count: int) -> None:
-    goal = llm.metrics.decode_steps + count
-    while llm.metrics.decode_steps < goal:
-        llm.step()
+    raise InternalError(f"{len(left)} cancelled requests have not ended in {IDLE} turns")
 
 
 def first_token(llm: LLM, length: int, repeats: int) -> list[float]:

@@ -6,6 +6,7 @@ Knows nothing of what is measured.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import sys
 import time
@@ -18,6 +19,7 @@ from engine.provenance import PACKAGE_ROOT, device_facts, git_state, machine, ve
 
 Row = dict[str, Any]
 _BEGAN = time.perf_counter()
+SILENCE = 45  # seconds without a word after which it is said where the program stands
 
 
 @dataclass
@@ -86,6 +88,7 @@ def heading(device: str) -> Row:
 
 def publish(head: Row, sections: Sequence[Section], path: Path | None) -> None:
     """Markdown on stdout; the same numbers unrounded as JSON where asked for."""
+    faulthandler.cancel_dump_traceback_later()
     versions_line = ", ".join(f"{name} {head['versions'].get(name)}" for name in ("torch", "triton"))
     print(f"{head['device'].get('device_name')}, {versions_line}, {head['date']}\n\n`{head['command']}`\n")
     print("\n\n".join(section.markdown() for section in sections), flush=True)
@@ -95,5 +98,7 @@ def publish(head: Row, sections: Sequence[Section], path: Path | None) -> None:
 
 
 def say(text: str) -> None:
-    """Progress, on stderr, with the seconds since the start."""
+    """Progress, on stderr, with the seconds since the start; if nothing follows for a while, the stack of
+    every thread does, so that a run that was stopped from outside tells where it stood."""
     print(f"[{time.perf_counter() - _BEGAN:5.0f} s] {text}", file=sys.stderr, flush=True)
+    faulthandler.dump_traceback_later(SILENCE, file=sys.__stderr__)
