@@ -98,7 +98,7 @@ class Products:
             return
         self._compiled.add(kind)
         outputs, inputs = site.dense.weight.shape
-        for tokens, plan in self._choices.buckets(site.stage, _name(x.dtype), outputs, inputs).items():
+        for tokens, plan in self._choices.compiled(site.stage, _name(x.dtype), outputs, inputs).items():
             shape = torch.empty((tokens, inputs), dtype=x.dtype, device="meta")
             norm = site.norm if plan.norm else None
             if norm is not None and norm.residual is not None:

@@ -5,13 +5,16 @@ Knows what a GPU's blocks can hold, nothing of how fast a plan is.
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from engine.kernel_choices.plans import BEST, LINEAR, NORM_GATED, ROWS, TILE, Place, Plan
+from engine.kernel_choices.plans import BEST, NORM_GATED, ROWS, TILE, Place, Plan
 
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
-MOST_UNROLLED = 64  # steps of the rows kernel, each token's its own: they are not a loop
+# Of the rows kernel, whose steps are no loop; beyond these a plan takes seconds to compile, or spills.
+MOST_UNROLLED = 80  # steps, each token's its own
+MOST_PRODUCTS = 2560  # of a thread
+MOST_HELD = 144  # registers of a thread for sums and weights
 MOST_PADDING = 1.4  # of K, by blocks that reach past its end
 
 
@@ -23,18 +26,30 @@ class Card:
     shared: int
 
 
-def starts(place: Place, card: Card) -> list[Plan]:
-    """Plans of every kind, far apart."""
+# What won on an H200 comes first, by how often; then what is far from it.
+ROWS_STARTS = (
+    Plan(ROWS, 4, 512, 2), Plan(ROWS, 1, 1024, 8), Plan(ROWS, 2, 1024, 4), Plan(ROWS, 8, 256, 4),
+    Plan(ROWS, 4, 1024, 4), Plan(ROWS, 4, 2048, 8), Plan(ROWS, 2, 512, 1), Plan(ROWS, 16, 64, 4),
+)  # fmt: skip
+TILE_STARTS = (
+    Plan(TILE, 64, 128, 4, 4, swap=True), Plan(TILE, 64, 128, 4, 5, 2, swap=True), Plan(TILE, 64, 128, 4, 5),
+    Plan(TILE, 64, 64, 2, 6, 4, swap=True), Plan(TILE, 128, 128, 8, 4, swap=True), Plan(TILE, 32, 128, 4, 7),
+    Plan(TILE, 16, 256, 4, 4), Plan(TILE, 32, 64, 4, 3, 2), Plan(TILE, 64, 64, 4, 3), Plan(TILE, 32, 64, 4, 4),
+)  # fmt: skip
+
+
+def starts(place: Place, card: Card, known: Sequence[Plan] = ()) -> list[Plan]:
+    """Plans of every kind, far apart, after those `known` to be fast for the same matrix elsewhere; each with
+    the gate if the stage has one. Norms apart: their fusion is for neighbours to try."""
+    gate, split = place.stage == NORM_GATED, place.stage != BEST
     found = [
-        Plan(ROWS, 4, 2048, 8), Plan(ROWS, 1, 1024, 4), Plan(ROWS, 2, 512, 4), Plan(ROWS, 4, 512, 4),
-        Plan(ROWS, 8, 256, 4), Plan(ROWS, 16, 64, 4), Plan(ROWS, 4, 256, 4, split=2),
-        Plan(TILE, 64, 128, 4, 4, swap=True), Plan(TILE, 64, 128, 4, 4), Plan(TILE, 32, 128, 4, 4),
-        Plan(TILE, 16, 256, 4, 4), Plan(TILE, 32, 64, 4, 3, split=2), Plan(TILE, 64, 64, 4, 4, 4, swap=True),
-        Plan(TILE, 128, 64, 8, 4, swap=True),
-    ]  # fmt: skip
-    return list(
-        dict.fromkeys(plan for base in found for plan in _fusions(base, place) if fits(plan, place, card))
-    )
+        *known,
+        *(
+            replace(plan, gate=gate, split=plan.split if split else 1)
+            for plan in (*ROWS_STARTS, *TILE_STARTS)
+        ),
+    ]
+    return [plan for plan in dict.fromkeys(found) if fits(plan, place, card)]
 
 
 def neighbours(plan: Plan, place: Place, card: Card) -> list[Plan]:
@@ -48,7 +63,7 @@ def neighbours(plan: Plan, place: Place, card: Card) -> list[Plan]:
     if plan.kernel == TILE:
         near += [replace(plan, stages=stages) for stages in (plan.stages - 1, plan.stages + 1)]
         near.append(replace(plan, swap=not plan.swap))
-    near += _fusions(plan, place)
+    near += [replace(plan, norm=not plan.norm), replace(plan, gate=not plan.gate)]
     return [other for other in dict.fromkeys(near) if other != plan and fits(other, place, card)]
 
 
@@ -63,9 +78,11 @@ def fits(plan: Plan, place: Place, card: Card) -> bool:
         return False
     threads = 32 * plan.warps
     if plan.kernel == ROWS:
-        each = plan.block_n * plan.block_k // threads
-        steps = _padded(plan, place.k) // (plan.block_k * plan.split)
-        return 4 <= each <= 64 and place.tokens * each <= 128 and place.tokens * steps <= MOST_UNROLLED
+        each, steps = plan.weights_held(), _padded(plan, place.k) // (plan.block_k * plan.split)
+        unrolled = place.tokens * steps
+        return 4 <= each <= 64 and unrolled <= MOST_UNROLLED and unrolled * each <= MOST_PRODUCTS and (
+            place.tokens * each <= 64 or _folded(place, each) <= MOST_HELD
+        )  # fmt: skip
     side = max(16, place.tokens)
     held = plan.stages * (plan.block_n + side) * plan.block_k * SIZES[place.dtype]
     return plan.stages >= 2 and held <= card.shared and 1 <= plan.block_n * side // threads <= 64
@@ -76,11 +93,7 @@ def _padded(plan: Plan, k: int) -> int:
     return -(-k // step) * step
 
 
-def _fusions(plan: Plan, place: Place) -> list[Plan]:
-    """The plan with and without what its stage could fuse."""
-    norms = (False,) if place.stage == LINEAR else (False, True)
-    gates = (False, True) if place.stage == NORM_GATED else (False,)
-    split = 1 if place.stage == BEST else plan.split
-    return [
-        replace(plan, norm=norm, gate=gate, split=split) for norm, gate in itertools.product(norms, gates)
-    ]
+def _folded(place: Place, each: int) -> int:
+    """Registers of a thread whose neighbouring columns share a sum: sums, then weights in fp32 beside those
+    that are on their way."""
+    return place.tokens * each * SIZES[place.dtype] // 16 + 2 * each

@@ -14,7 +14,7 @@ from benchmarks.kernel_candidates import Card, neighbours, starts
 from engine.kernel_choices.plans import Place, Plan
 from engine.kernel_choices.table import Entry
 
-BEAM = 3  # plans around which the search goes on
+BEAM = 2  # plans around which the search goes on
 DEPTH = 3  # steps around them
 FINALISTS = 3
 LEAST_GAIN = 1.01  # a plan that gains less than the noise of the next run is not worth its compilation
@@ -33,16 +33,18 @@ class Stopwatch:
     fair: Fair
 
 
-def best_entry(place: Place, card: Card, watch: Stopwatch) -> Entry:
-    """The plan that beats the library, or None for the library, with the times of the final."""
+def best_entry(place: Place, card: Card, watch: Stopwatch, known: Sequence[Plan] = ()) -> Entry:
+    """The plan that beats the library, or None for the library, with the times of the final. known: plans
+    that won for the same matrix at other numbers of tokens."""
     tried: dict[Plan, float] = {}
-    _try(starts(place, card), tried, watch)
+    done: set[Plan] = set()  # whose neighbours were tried
+    _try(starts(place, card, known), tried, watch)
     for _ in range(DEPTH):
-        known = len(tried)
-        near = [plan for best in _front(tried, BEAM) for plan in neighbours(best, place, card)]
-        _try(near, tried, watch)
-        if len(tried) == known:
+        around = [plan for plan in _front(tried, BEAM) if plan not in done]
+        if not around:
             break
+        done.update(around)
+        _try([near for plan in around for near in neighbours(plan, place, card)], tried, watch)
     return _final(_front(tried, FINALISTS), watch)
 
 

@@ -86,6 +86,13 @@ def order(uses: Mapping[Place, float], buckets: Sequence[int]) -> list[Place]:
     return [replace(place, tokens=tokens) for tokens in buckets for place in ranked]
 
 
+def winners(found: Mapping[Place, Entry], place: Place) -> list[Plan]:
+    """What won for the same matrix at other numbers of tokens, the nearest ones first."""
+    near = sorted(found, key=lambda other: abs(BUCKETS.index(other.tokens) - BUCKETS.index(place.tokens)))
+    plans = [found[other].plan for other in near if replace(other, tokens=place.tokens) == place]
+    return [plan for plan in plans if plan is not None]
+
+
 def tune(places: Sequence[Place], card: Card, early: bool, seconds: float, kept: Kept) -> dict[Place, Entry]:
     """An entry for each place, as far as the time reaches; each is kept as soon as it is there."""
     device = torch.device("cuda")
@@ -98,7 +105,8 @@ def tune(places: Sequence[Place], card: Card, early: bool, seconds: float, kept:
                 tables.say(f"the time is over: {len(places) - number} places are left")
                 break
             timer = StageTimer(place, pools[place.dtype], early, pool)
-            entry = found[place] = best_entry(place, card, Stopwatch(timer.quick, timer.fair))
+            known = winners(found, place)
+            entry = found[place] = best_entry(place, card, Stopwatch(timer.quick, timer.fair), known)
             kept.add(place, entry)
             tables.say(f"{number + 1}/{len(places)} {name_of(place)}: {entry.library / entry.seconds:.3f} x")
     return found

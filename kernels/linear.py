@@ -19,6 +19,7 @@ from kernels.linear_split import _sum_parts
 from kernels.linear_tile import _linear_tile
 
 _SUM_BLOCK = 1024
+_MOST_SUMS = 64  # registers of a thread of the rows kernel that hold sums, before neighbours share theirs
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def launch(run: Product, sink: Sink) -> None:
     if plan.kernel == ROWS:
         start(
             _linear_rows, grid, *pointers, *numbers, T=tokens, **_sizes(run), TOP=sink.top,
-            num_warps=plan.warps, **dependent(run.early),
+            F=_shared_sums(run), num_warps=plan.warps, **dependent(run.early),
         )  # fmt: skip
     else:
         start(
@@ -132,6 +133,13 @@ def _sum(run: Product, out: Tensor, parts: Tensor) -> None:
         N=n, BLOCK_N=block, SPLIT=plan.split, GATE=plan.gate, BIAS=run.bias is not None,
         **dependent(run.early),
     )  # fmt: skip
+
+
+def _shared_sums(run: Product) -> int:
+    """How many neighbouring columns of the rows kernel share a sum: one load's worth, 16 bytes, where sums
+    of their own would take too many registers."""
+    sums = run.x.shape[0] * run.plan.weights_held()
+    return 1 if sums <= _MOST_SUMS else min(run.plan.block_k, 16 // run.weight.element_size())
 
 
 def _sizes(run: Product) -> dict[str, int | bool]:

@@ -1,10 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # mypy: disable-error-code=assignment
 # ruff: noqa: N803, N806
-"""Matrix-vector products of one to four tokens: a program multiplies a few whole rows of the weight.
+"""Matrix-vector products of one to eight tokens: a program multiplies a few whole rows of the weight.
 
 No matrix unit: at so few tokens the weight's bytes are all that counts. Knows no layer.
-Legend: T tokens, N outputs, K inputs; `given` and `sink` as in linear_parts.
+Legend: T tokens, N outputs, K inputs, F: columns whose products share a sum; `given` and `sink` as in
+linear_parts.
 """
 
 from __future__ import annotations
@@ -36,12 +37,15 @@ def _scales(
 
 
 @jit
-def _add(sums, w, given, k, inside, scales, T: tl.constexpr, NORM: tl.constexpr):
-    """sums fp32 [BLOCK_N, BLOCK_K] of each token, with the products of w [BLOCK_N, BLOCK_K] added."""
+def _add(sums, w, given, k, inside, scales, T: tl.constexpr, NORM: tl.constexpr, F: tl.constexpr):
+    """sums fp32 [BLOCK_N, BLOCK_K / F] of each token, with the products of w [BLOCK_N, BLOCK_K] added."""
     added = ()
     for t in tl.static_range(T):
         x = inputs(given, t, k, inside, inside, scales[t], NORM).to(tl.float32)
-        added = added + (sums[t] + w * x[None, :],)  # noqa: RUF005
+        products = w * x[None, :]
+        if F > 1:  # neighbours in one thread's registers: no exchange, and F times fewer sums
+            products = tl.sum(tl.reshape(products, (w.shape[0], w.shape[1] // F, F)), axis=2)
+        added = added + (sums[t] + products,)  # noqa: RUF005
     return added
 
 
@@ -61,7 +65,7 @@ def _linear_rows(
     x_stride, residual_stride, eps,
     T: tl.constexpr, N: tl.constexpr, K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     SPLIT: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, BIAS: tl.constexpr, TOP: tl.constexpr,
-    PDL: tl.constexpr,
+    F: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     # Grid: (blocks of outputs, splits of K).
     STEPS: tl.constexpr = (K + BLOCK_K * SPLIT - 1) // (BLOCK_K * SPLIT)
@@ -76,12 +80,12 @@ def _linear_rows(
     given = (x_ptr, residual_ptr, norm_ptr, x_stride, residual_stride)
     stores = (tl.program_id(0) == 0) & (split == 0)
     scales = _scales(given, total_ptr, eps, stores, T, K, BLOCK_K, NORM)
-    sums = (tl.full((BLOCK_N, BLOCK_K), 0.0, tl.float32),) * T
-    sums = _add(sums, w, given, k, below(k, K, EVEN), scales, T, NORM)
+    sums = (tl.full((BLOCK_N, BLOCK_K // F), 0.0, tl.float32),) * T
+    sums = _add(sums, w, given, k, below(k, K, EVEN), scales, T, NORM, F)
     for step in tl.static_range(1, STEPS):
         after = k + step * BLOCK_K
         w = _weights(w_ptr, row, after, K, EVEN)
-        sums = _add(sums, w, given, after, below(after, K, EVEN), scales, T, NORM)
+        sums = _add(sums, w, given, after, below(after, K, EVEN), scales, T, NORM, F)
 
     sink = (bias_ptr, out_ptr, part_ptr, index_ptr)
     for t in tl.static_range(T):

@@ -7,19 +7,20 @@ Legend: T tokens, N outputs, K inputs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ROWS, TILE = "rows", "tile"
-ROWS_TOKENS = 4  # most tokens of the rows kernel: each has accumulators of its own
+ROWS_TOKENS = 8  # most tokens of the rows kernel: each has accumulators of its own
 TILE_TOKENS = 64  # most tokens of the tile kernel: they share one tile
-BUCKETS = (1, 2, 3, 4, 8, 16, 32, 64)  # numbers of tokens that are measured, and compiled for
+BUCKETS = (1, 2, 3, 4, 5, 6, 8, 16, 32, 64)  # numbers of tokens that are measured
+LATER = {6: 8, 5: 6}  # buckets that older tables lack: there the next one serves
 
 
 @dataclass(frozen=True)
 class Plan:
     """One way to compute x[T, K] @ W[N, K]^T.
 
-    kernel: "rows" multiplies and adds whole rows of W, T <= 4; "tile" uses matrix units, T <= 64.
+    kernel: "rows" multiplies and adds whole rows of W, T <= 8; "tile" uses matrix units, T <= 64.
     block_n, block_k: rows and columns of W at a time, powers of two. stages: tiles in flight ("tile").
     split: parts of K that are summed by a second kernel, in order. swap: the tile's rows are W's, not x's.
     norm, gate: the norm before, and SwiGLU's element-wise half after, are computed in the same kernel.
@@ -34,6 +35,10 @@ class Plan:
     swap: bool = False
     norm: bool = False
     gate: bool = False
+
+    def weights_held(self) -> int:
+        """Weights of a block in each thread's registers, at least 1 ("rows")."""
+        return max(1, self.block_n * self.block_k // (32 * self.warps))
 
     def problem(self, tokens: int, n: int, k: int) -> str:
         """Why the plan cannot compute such a product, as a clause; empty when it can."""
@@ -101,9 +106,13 @@ class Choices:
 
     def __init__(self, plans: Mapping[Place, Plan | None]) -> None:
         self.plans = dict(plans)
+        served = dict(plans)
+        for bucket, larger in LATER.items():
+            for place in [place for place in served if place.tokens == larger]:
+                served.setdefault(replace(place, tokens=bucket), served[place])
         self._chosen = {
             (place.stage, place.dtype, place.tokens, place.n, place.k): plan
-            for place, plan in plans.items()
+            for place, plan in served.items()
             if plan is not None
         }
 
@@ -112,10 +121,16 @@ class Choices:
         bucket = bucket_of(tokens) if self._chosen and tokens else None
         return None if bucket is None else self._chosen.get((stage, dtype, bucket, n, k))
 
-    def buckets(self, stage: str, dtype: str, n: int, k: int) -> dict[int, Plan]:
-        """Bucket -> plan, of one product."""
-        found = {tokens: self._chosen.get((stage, dtype, tokens, n, k)) for tokens in BUCKETS}
-        return {tokens: plan for tokens, plan in found.items() if plan is not None}
+    def compiled(self, stage: str, dtype: str, n: int, k: int) -> dict[int, Plan]:
+        """Tokens -> plan, of one product: all numbers of tokens that have kernels of their own. The rows
+        kernel is compiled for each number, the tile kernel serves a whole bucket."""
+        found: dict[int, Plan] = {}
+        for below, bucket in zip((0, *BUCKETS), BUCKETS, strict=False):
+            plan = self._chosen.get((stage, dtype, bucket, n, k))
+            if plan is not None:
+                first = below + 1 if plan.kernel == ROWS else bucket
+                found |= dict.fromkeys(range(first, bucket + 1), plan)
+        return found
 
 
 NO_CHOICES = Choices({})

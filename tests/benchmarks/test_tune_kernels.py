@@ -36,7 +36,7 @@ def test_every_site_has_starts_and_all_of_them_fit(tokens: int, dtype: str) -> N
         place = Place(stage, dtype, tokens, n, k)
         found = starts(place, H200)
         assert len(found) >= 2, place
-        assert {plan.kernel for plan in found} == ({"rows", "tile"} if tokens <= 4 else {"tile"}), place
+        assert {plan.kernel for plan in found} == ({"rows", "tile"} if tokens <= 8 else {"tile"}), place
         for plan in [*found, *(near for start in found for near in neighbours(start, place, H200))]:
             assert not place.problem(plan)
             assert plan.kernel == "rows" or _shared(plan, tokens, dtype) <= H200.shared
@@ -50,9 +50,34 @@ def test_neighbours_differ_in_one_thing() -> None:
     place = Place(NORM_GATED, "bfloat16", 8, 28672, 4096)
     plan = Plan("tile", 64, 128, 4, 3)
     for near in neighbours(plan, place, H200):
-        fused = replace(near, norm=False, gate=False)
-        assert sum(getattr(fused, name) != getattr(plan, name) for name in vars(plan)) <= 1
-    assert {(near.norm, near.gate) for near in neighbours(plan, place, H200)} >= {(True, True), (False, True)}
+        assert sum(getattr(near, name) != getattr(plan, name) for name in vars(plan)) == 1
+    fused = {(near.norm, near.gate) for near in neighbours(plan, place, H200)}
+    assert fused == {(False, False), (True, False), (False, True)}
+
+
+def test_a_matrix_is_first_tried_with_what_won_for_it_elsewhere() -> None:
+    from benchmarks.tune_kernels import winners
+
+    place = Place(LINEAR, "bfloat16", 6, 4096, 4096)
+    far, near = Plan("tile", 32, 32), Plan("rows", 2, 2048, 8)
+    found = {
+        replace(place, tokens=64): Entry(far, 1.0, 2.0),
+        replace(place, tokens=1): Entry(None, 1.0, 1.0),
+        replace(place, tokens=5): Entry(near, 1.0, 2.0),
+        replace(place, tokens=5, n=576): Entry(Plan("tile", 16, 16), 1.0, 2.0),
+    }
+    assert winners(found, place) == [near, far]
+    assert starts(place, H200, winners(found, place))[:2] == [near, far]
+    many = replace(place, tokens=32)
+    assert starts(many, H200, [near, far])[0] == far  # what cannot serve is left out
+
+
+def test_rows_of_five_tokens_have_several_candidates_of_few_registers() -> None:
+    for stage, n, k in SITES[:5]:
+        place = Place(stage, "bfloat16", 5, n, k)
+        rows = [plan for plan in starts(place, H200) if plan.kernel == "rows"]
+        assert len(rows) >= 3
+        assert all(plan.gate == (stage == NORM_GATED) and not plan.norm for plan in rows)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +138,7 @@ def test_the_search_walks_to_the_fastest_plan() -> None:
     watch = MadeUp(GOAL, library=1.5)
     entry = best_entry(PLACE, H200, watch)
     assert entry == Entry(GOAL, 1.0, 1.5)
-    assert len(watch.tried) == len(set(watch.tried)) < 200
+    assert len(watch.tried) == len(set(watch.tried)) < 100
 
 
 @pytest.mark.parametrize("library", [0.5, 1.005])
@@ -193,8 +218,8 @@ def test_without_a_gpu_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert main(["model=tiny"]) == 1
     assert "no CUDA device" in capsys.readouterr().err
-    assert main(["model=tiny", "--tokens", "5"]) == 1
-    assert "5 is none of 1, 2, 3, 4" in capsys.readouterr().err
+    assert main(["model=tiny", "--tokens", "7"]) == 1
+    assert "7 is none of 1, 2, 3, 4" in capsys.readouterr().err
 
 
 @pytest.mark.gpu

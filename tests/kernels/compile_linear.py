@@ -28,8 +28,19 @@ def rows() -> Iterator[Variant]:
         (3, 960, 576, 4, 256, 2, 2, False, 0),
         (1, 32000, 4096, 16, 512, 1, 1, False, 4),
         (1, 600_000, 4096, 2, 1024, 1, 1, False, 0),
+        (5, 28672, 4096, 4, 2048, 1, 0, True, 0),
+        (8, 4096, 4096, 4, 2048, 1, 2, False, 0),
     ):
-        sizes = {"T": tokens, "N": n, "K": k, "BLOCK_N": block_n, "BLOCK_K": block_k, "SPLIT": split}
+        shared = 1 if tokens < 5 else 8
+        sizes = {
+            "T": tokens,
+            "N": n,
+            "K": k,
+            "BLOCK_N": block_n,
+            "BLOCK_K": block_k,
+            "SPLIT": split,
+            "F": shared,
+        }
         yield _linear_rows, 8, {**sizes, "NORM": mode, "GATE": gate, "BIAS": tokens == 3, "TOP": top}
 
 

@@ -57,24 +57,37 @@ def test_a_table_survives_its_file(tmp_path: Path) -> None:
 
 
 def test_tokens_between_the_buckets_take_the_next_one() -> None:
-    assert [bucket_of(tokens) for tokens in (1, 2, 3, 4, 5, 8, 9, 17, 33, 64)] == [
-        1,
-        2,
-        3,
-        4,
-        8,
-        8,
-        16,
-        32,
-        64,
-        64,
-    ]
+    asked = (1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 33, 64)
+    assert [bucket_of(tokens) for tokens in asked] == [1, 2, 3, 4, 5, 6, 8, 8, 16, 32, 64, 64]
     assert bucket_of(65) is None
     choices = TABLE.choices()
     found = [choices.plan("norm_gated", "bfloat16", tokens, 28672, 4096) for tokens in (4, 5, 8, 9)]
     assert [plan is not None for plan in found] == [False, True, True, False]
     assert choices.plan("norm_gated", "float32", 8, 28672, 4096) is None
     assert Choices({}).plan("linear", "bfloat16", 0, 1, 1) is None
+
+
+def test_a_table_without_the_finer_buckets_serves_them_with_the_next_one() -> None:
+    """As tables that were written before there were buckets of 5 and 6."""
+    eight, five = Plan("tile", 64, 64), Plan("rows", 4, 512)
+    place = Place("linear", "bfloat16", 8, 4096, 4096)
+
+    def found(choices: Choices) -> list[Plan | None]:
+        return [choices.plan("linear", "bfloat16", tokens, 4096, 4096) for tokens in (4, 5, 6, 7, 8)]
+
+    assert found(Choices({place: eight})) == [None, eight, eight, eight, eight]
+    assert found(Choices({place: None})) == [None] * 5
+    measured = {place: eight, replace(place, tokens=5): five, replace(place, tokens=6): None}
+    assert found(Choices(measured)) == [None, five, None, eight, eight]
+
+
+def test_every_number_of_tokens_that_has_kernels_of_its_own_is_known() -> None:
+    """The rows kernel is compiled for a number of tokens, the tile kernel serves all of its bucket."""
+    rows, tile = Plan("rows", 4, 512), Plan("tile", 64, 64)
+    plans = {1: rows, 5: rows, 6: tile, 8: rows, 16: tile, 64: None}
+    choices = Choices({Place("linear", "bfloat16", t, 64, 64): plan for t, plan in plans.items()})
+    expected = {1: rows, 5: rows, 6: tile, 7: rows, 8: rows, 16: tile}
+    assert choices.compiled("linear", "bfloat16", 64, 64) == expected
 
 
 BROKEN: list[tuple[Any, str]] = [
@@ -87,7 +100,7 @@ BROKEN: list[tuple[Any, str]] = [
 ROW = as_document(TABLE)["entries"][0]
 BAD_ROWS: list[tuple[dict[str, Any], str]] = [
     ({"stage": "conv"}, "stage 'conv', which is none of linear"),
-    ({"tokens": 5}, "5 tokens are none of 1, 2, 3, 4, 8"),
+    ({"tokens": 7}, "7 tokens are none of 1, 2, 3, 4, 5, 6, 8"),
     ({"n": 0}, "positive whole number"),
     ({"n": 4096.0}, "positive whole number"),
     ({"n": True}, "positive whole number"),
@@ -98,7 +111,7 @@ BAD_ROWS: list[tuple[dict[str, Any], str]] = [
     ({"plan": {**ROW["plan"], "kernel": "tile", "block_n": 8}}, "16 rows and columns"),
     ({"plan": {**ROW["plan"], "split": 99}}, "split=99"),
     ({"plan": {**ROW["plan"], "gate": True}}, "nothing to fuse"),
-    ({"tokens": 8}, "rows takes 1 to 4 tokens, not 8"),
+    ({"tokens": 16}, "rows takes 1 to 8 tokens, not 16"),
 ]
 
 
@@ -237,4 +250,4 @@ def test_the_driver_names_its_gpus(tmp_path: Path) -> None:
 def test_stages_and_buckets_are_what_files_were_written_with() -> None:
     """A change would make every table out there unreadable: raise the version with it."""
     assert list(STAGES) == ["linear", "norm_linear", "norm_gated", "best"]
-    assert BUCKETS == (1, 2, 3, 4, 8, 16, 32, 64)
+    assert BUCKETS == (1, 2, 3, 4, 5, 6, 8, 16, 32, 64)

@@ -42,6 +42,16 @@ def test_rows(tokens: int, n: int, k: int, mode: int, gate: bool) -> None:
 
 @CPU
 @pytest.mark.parametrize(("mode", "gate"), FUSED)
+@pytest.mark.parametrize(("tokens", "n", "k"), [(2, 24, 40), (5, 48, 64), (6, 50, 96), (8, 24, 200)])
+def test_rows_whose_neighbours_share_a_sum(tokens: int, n: int, k: int, mode: int, gate: bool) -> None:
+    """As soon as all sums of a thread would take more than its registers: here of one warp."""
+    plan = Plan("rows", 16, 64 if tokens > 2 else 128, 1, gate=gate, norm=mode > 0, split=1 + tokens % 2)
+    assert tokens * plan.weights_held() > 64
+    check(plan, tokens, n, k, mode, tokens > 5, "cpu", FP32)
+
+
+@CPU
+@pytest.mark.parametrize(("mode", "gate"), FUSED)
 @pytest.mark.parametrize(("tokens", "n", "k"), [(1, 24, 40), (5, 50, 96), (16, 64, 64), (17, 50, 40)])
 def test_tile(tokens: int, n: int, k: int, mode: int, gate: bool) -> None:
     plan = replace(TILE, gate=gate, norm=mode > 0, split=1 + tokens % 2, swap=tokens in (5, 17))
@@ -84,7 +94,7 @@ BF16 = torch.bfloat16
 
 def on_a_gpu(plan: Plan, n: int, k: int, fused: tuple[int, bool], dtype: torch.dtype) -> None:
     mode, gate = fused
-    for tokens in (1, 3) if plan.kernel == "rows" else (5, 17, 64):
+    for tokens in (1, 3, 5, 8) if plan.kernel == "rows" else (5, 17, 64):
         check(replace(plan, gate=gate), tokens, n, k, mode, True, "cuda", dtype)
 
 
