@@ -34,7 +34,8 @@ ROWS_STARTS = (
 TILE_STARTS = (
     Plan(TILE, 64, 128, 4, 4, swap=True), Plan(TILE, 64, 128, 4, 5, 2, swap=True), Plan(TILE, 64, 128, 4, 5),
     Plan(TILE, 64, 64, 2, 6, 4, swap=True), Plan(TILE, 128, 128, 8, 4, swap=True), Plan(TILE, 32, 128, 4, 7),
-    Plan(TILE, 16, 256, 4, 4), Plan(TILE, 32, 64, 4, 3, 2), Plan(TILE, 64, 64, 4, 3), Plan(TILE, 32, 64, 4, 4),
+    Plan(TILE, 16, 256, 4, 4), Plan(TILE, 32, 64, 4, 3, 2), Plan(TILE, 64, 64, 4, 3),
+    Plan(TILE, 32, 64, 4, 4),
 )  # fmt: skip
 
 
