@@ -15,6 +15,7 @@ from benchmarks.stepping import Decoded, decode
 from engine import LLM
 
 BATCHES = [1, 8, 32, 64, 128, 256]
+SLACK = 128  # tokens that a request may have beyond the average context, at its end
 
 
 def rows(llm: LLM, batches: Sequence[int], context: int, found: ceilings.Ceilings | None) -> list[tables.Row]:
@@ -81,16 +82,17 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def side_by_side(batch: int) -> tuple[str, ...]:
-    """Overrides with which `batch` requests run at once and nobody decodes before all prompts are computed."""
+    """Overrides with which `batch` requests run at once, all of them prefilled before one decodes."""
     return "cache=none", f"scheduler.max_running={batch}", f"scheduler.prefill_streak={1 << 20}"
 
 
 def compare(
     one: Sequence[str], other: Sequence[str], batches: Sequence[int], context: int
-) -> list[tables.Row]:
-    """Two engines side by side: milliseconds of each, and how much faster the first is."""
+) -> tuple[str, list[tables.Row]]:
+    """(device, rows) of two engines side by side: milliseconds of each, how much faster the first is."""
     made = []
     with LLM(*one) as first, LLM(*other) as second:
+        device = first.device
         for batch in batches:
             tables.say(f"both, batch {batch}")
             took = [decode(llm, batch, context) for llm in (first, second, first, second)]
@@ -105,7 +107,7 @@ def compare(
                     "forward occupancy": mine.occupancy,
                 }
             )
-    return made
+    return device, made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,15 +116,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     overrides = tables.preferring(given.overrides, *side_by_side(max(given.batches)))
     name = " ".join(given.overrides)
     if given.against:
-        other = [*overrides, *given.against]
-        sections = [
-            tables.Section(
-                f"Decode, {name}, against {' '.join(given.against)}",
-                compare(overrides, other, given.batches, given.context),
-            )
-        ]
-        with LLM(*overrides) as llm:
-            device = llm.device
+        # Two engines share a card: neither may take all its memory for keys and values.
+        pool = f"cache.tokens={max(given.batches) * 2 * (given.context + SLACK)}"
+        overrides = tables.preferring(overrides, pool)
+        other = tables.preferring(given.against, *overrides)
+        device, found_rows = compare(overrides, other, given.batches, given.context)
+        sections = [tables.Section(f"Decode, {name}, against {' '.join(given.against)}", found_rows)]
     else:
         with LLM(*overrides) as llm:
             device = llm.device

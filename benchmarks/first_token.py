@@ -107,7 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs["warm, s"] = started(parsed.overrides, None)
     rows = [{"phase": name, **{run: own[name] for run, own in runs.items()}} for name in runs["warm, s"]]
     title = f"From the start of the process to the first token, {' '.join(parsed.overrides)}"
-    device = "cpu" if "device=cpu" in parsed.overrides else "cuda:0"
+    import torch
+
+    device = "cpu" if "device=cpu" in parsed.overrides or not torch.cuda.is_available() else "cuda:0"
     tables.publish(tables.heading(device), [tables.Section(title, rows)], parsed.json)
     return 0
 

@@ -42,7 +42,7 @@ def runs(models: Sequence[str]) -> list[Run]:
             Run(
                 f"{name}-throughput",
                 "throughput",
-                (*model, *FAST, "pcg=piecewise", "scheduler.max_running=256"),
+                (*model, *FAST),
             ),
             Run(f"{name}-prefill", "prefill", (*model, *EAGER)),
             Run(
@@ -78,14 +78,19 @@ def run(one: Run, folder: Path, limit: float) -> str:
     start = time.perf_counter()
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
-    except subprocess.TimeoutExpired:
-        return f"### {one.name}\n\nstopped after {limit:.0f} s"
+    except subprocess.TimeoutExpired as stopped:
+        said = (stopped.stderr or b"").decode(errors="replace")
+        (folder / f"{one.name}.log").write_text(said, encoding="utf-8")
+        return f"### {one.name}\n\nstopped after {limit:.0f} s\n\n```\n{_end_of(said, 12)}\n```"
     (folder / f"{one.name}.log").write_text(done.stderr, encoding="utf-8")
     say(f"{one.name}: {time.perf_counter() - start:.0f} s, exit code {done.returncode}")
     if done.returncode:
-        last = "\n".join(done.stderr.strip().splitlines()[-6:])
-        return f"### {one.name}\n\nexit code {done.returncode}\n\n```\n{last}\n```"
+        return f"### {one.name}\n\nexit code {done.returncode}\n\n```\n{_end_of(done.stderr, 6)}\n```"
     return done.stdout.strip()
+
+
+def _end_of(text: str, lines: int) -> str:
+    return "\n".join(text.strip().splitlines()[-lines:])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

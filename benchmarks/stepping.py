@@ -19,7 +19,6 @@ from engine.metrics import difference, rates
 WARM = 8  # decode steps before the clock runs: caches fill, late captures happen
 WINDOWS = 5  # each figure is their median
 STEPS = 24  # a window
-CHUNK = 512  # tokens of a prompt that a prefill step computes at least
 IDLE = 64  # turns in a row without a launch: nothing will come of it
 _WAY_OUT = "raise scheduler.max_running or cache.tokens, or measure a smaller batch or context"
 
@@ -74,7 +73,7 @@ def decode(llm: LLM, batch: int, context: int) -> Decoded:
 @contextmanager
 def steady(llm: LLM, batch: int, context: int) -> Iterator[Callable[[int], None]]:
     """`batch` requests that decode, all of them in every step, warmed up; the value runs a number of decode
-    steps, WINDOWS * STEPS at most in all. At the end the requests are cancelled and their late step has passed.
+    steps, WINDOWS * STEPS at most in all. At the end the requests are cancelled, their late step has passed.
 
     UserError where they cannot run side by side, or where one ends too early.
     """
@@ -82,7 +81,8 @@ def steady(llm: LLM, batch: int, context: int) -> Iterator[Callable[[int], None]
     each = llm.spec.longest_run if llm.spec.simulated is None else llm.spec.simulated  # tokens of a step
     prompt = max(8, context - int(each * made) // 2)
     # Those who begin first may decode while the others' prompts are computed.
-    longest = llm.spec.longest_run * (made + 16 + batch * (1 + prompt // CHUNK))
+    chunks = batch * (1 + prompt // llm._scheduler.config.chunk_tokens)
+    longest = llm.spec.longest_run * (made + 16 + chunks)
     params = SamplingParams(max_tokens=min(longest, llm.max_context - prompt), ignore_eos=True)
     turns = Turns(llm, batch)
     ids = [llm.add(own, params) for own in prompts_of(llm.shape.vocab_size, batch, prompt)]
@@ -143,14 +143,15 @@ def _end(llm: LLM, ids: Sequence[str]) -> None:
     raise InternalError(f"{len(left)} cancelled requests have not ended in {IDLE} turns")
 
 
-def first_token(llm: LLM, length: int, repeats: int) -> list[float]:
-    """Seconds from a prompt of `length` tokens to its first token, alone in the engine; the first run warms
-    up and is not among them."""
+def first_tokens(engines: Sequence[LLM], length: int, repeats: int) -> list[list[float]]:
+    """Seconds from a prompt of `length` tokens to its first token, alone in each of the engines, which take
+    turns; the first two of each warm it up and are not among them."""
     params = SamplingParams(max_tokens=1, ignore_eos=True)
-    times = []
+    times: list[list[float]] = [[] for _ in engines]
     for number in range(repeats + 2):
-        prompt = prompts_of(llm.shape.vocab_size, 1, length, seed=number + 1)
-        start = time.perf_counter()
-        llm.generate(prompt, params)
-        times.append(time.perf_counter() - start)
-    return times[2:]
+        for llm, own in zip(engines, times, strict=True):
+            prompt = prompts_of(llm.shape.vocab_size, 1, length, seed=number + 1)
+            start = time.perf_counter()
+            llm.generate(prompt, params)
+            own.append(time.perf_counter() - start)
+    return [own[2:] for own in times]

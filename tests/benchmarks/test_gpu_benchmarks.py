@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks import decode, first_token, floors, gpu, prefill, references, spec_steps, tables, throughput
+from benchmarks import (
+    decode,
+    first_token,
+    floors,
+    gpu,
+    prefill,
+    references,
+    spec_steps,
+    stepping,
+    tables,
+    throughput,
+)
 from benchmarks.ceilings import Ceilings
 from benchmarks.stepping import prompts_of
 from engine import LLM, SamplingParams
+from engine.errors import UserError
 from engine.models.dummy import SHAPES
 from engine.models.llama import LlamaModel
 
+ROOT = Path(__file__).parents[2]
 TINY = ["model=tiny", "model.dtype=float32", "threads=1", "device=cpu"]
 
 
@@ -34,6 +50,52 @@ def test_decode_counts_its_steps(tmp_path: Path) -> None:
         assert row["tokens a step and request"] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("settings", "batch", "why"),
+    [
+        (["scheduler.max_running=2"], 4, "a request ended before 4 of them"),
+        (["scheduler.max_running=4", "cache.tokens=560", "scheduler.headroom=0"], 4, "carried|ended before"),
+    ],
+    ids=["too few rows", "too small a pool"],
+)
+def test_requests_that_cannot_decode_side_by_side_end_the_measurement(
+    settings: list[str], batch: int, why: str
+) -> None:
+    """Neither an endless loop nor the figure of a smaller batch."""
+    with LLM(*TINY, "cache=none", *settings) as llm, pytest.raises(UserError, match=why):
+        stepping.decode(llm, batch, 200)
+
+
+def test_a_measurement_leaves_nothing_behind() -> None:
+    with LLM(*TINY, "cache=none", "scheduler.max_running=3") as llm:
+        took = stepping.decode(llm, 3, 80)
+        assert not llm.has_work()
+        llm.check()
+    assert took.tokens == 3.0
+
+
+def test_prompts_in_many_chunks_do_not_shorten_the_measurement() -> None:
+    """Whoever is prefilled first decodes meanwhile, and must not end before the others have begun."""
+    with LLM(*TINY, "cache=none", "scheduler.max_running=6", "scheduler.chunk_tokens=16") as llm:
+        assert stepping.decode(llm, 6, 128).tokens == 6.0
+
+
+def test_a_silent_benchmark_tells_where_it_stands() -> None:
+    code = (
+        "import time; from benchmarks import tables; tables.SILENCE = 0.2; tables.say('begin'); time.sleep(1)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert "begin" in done.stderr
+    assert "most recent call first" in done.stderr
+
+
+def test_a_second_engine_may_change_what_the_first_was_given(tmp_path: Path) -> None:
+    place = tmp_path / "report.json"
+    arguments = [*TINY, "overlap=future", "--batches", "1", "--context", "80", "--against", "overlap=none"]
+    assert decode.main([*arguments, "--json", str(place)]) == 0
+    assert sections(place)[-1]["rows"][0]["batch"] == 1
+
+
 def test_two_engines_take_turns(tmp_path: Path) -> None:
     place = tmp_path / "report.json"
     arguments = [*TINY, "--batches", "2", "--context", "80", "--against", "overlap=none"]
@@ -44,11 +106,19 @@ def test_two_engines_take_turns(tmp_path: Path) -> None:
 
 def test_prefill_compares_modes(tmp_path: Path) -> None:
     place = tmp_path / "report.json"
-    arguments = [*TINY, "--lengths", "16,40", "--modes", "none", "--repeats", "2"]
-    assert prefill.main([*arguments, "--json", str(place)]) == 0
+    arguments = [*TINY, "attention=torch", "--lengths", "16,40", "--modes", "none", "piecewise"]
+    assert prefill.main([*arguments, "--repeats", "2", "--json", str(place)]) == 0
     rows = sections(place)[-1]["rows"]
     assert [row["tokens"] for row in rows] == [16, 40]
-    assert all(row["pcg=none, ms"] > 0 for row in rows)
+    for row in rows:
+        assert row["piecewise over none"] == pytest.approx(row["pcg=none, ms"] / row["pcg=piecewise, ms"])
+
+
+def test_settings_of_ones_own_take_the_place_of_a_benchmarks() -> None:
+    (llm,) = prefill.engines(["none"], [*TINY, "scheduler.chunk_tokens=16", "cache.page_size=4"], 40).values()
+    with llm:
+        stepping.first_tokens([llm], 40, 0)
+        assert llm.metrics.extend_steps == 2 * 3, "two warm-ups of 16 + 16 + 8 tokens"
 
 
 def test_steps_with_drafts_force_acceptance(tmp_path: Path) -> None:
@@ -68,6 +138,18 @@ def test_throughput_counts_all_tokens(tmp_path: Path) -> None:
     prompts, params = throughput.mix(512, 6, 48, 40)
     asked = sum(map(len, prompts)) + sum(p.max_tokens or 0 for p in params)
     assert row["total tokens/s"] * row["seconds"] == pytest.approx(asked)
+    assert row["requests a decode step"] > 3, "all prompts are computed before anybody decodes"
+    assert row["prefill steps"] == 1
+    assert 0 <= row["idle share"] < 1
+
+
+def test_the_floor_of_a_run_adds_prefill_decode_and_keys() -> None:
+    card = Ceilings(bandwidth=4.0e12, flops=700e12, node=1e-6, launch=8e-6, wait=14e-6)
+    counts = {"extend_steps": 2, "prompt_tokens": 16384, "decode_steps": 100, "decode_rows": 6400}
+    llm = SimpleNamespace(shape=SHAPES["llama-3.1-8b"], dtype="bfloat16")
+    products, weights = 2 * 7_504_658_432 * 16384 / 700e12, 100 * 7_504_658_432 * 2 / 4.0e12
+    keys = 131072 * 6400 * 500 / 4.0e12
+    assert throughput.floor(llm, card, counts, 500.0) == pytest.approx(products + weights + keys)  # type: ignore[arg-type]
 
 
 def test_transformers_with_our_weights_says_the_same() -> None:
@@ -126,6 +208,14 @@ def test_a_benchmark_that_fails_leaves_its_reason_and_the_others_go_on(
     reports = json.loads((tmp_path / "out" / "report.json").read_text())
     assert reports["8b-broken"] is None
     assert reports["8b-decode"]["sections"][-1]["rows"][0]["batch"] == 1
+
+
+def test_a_benchmark_that_takes_too_long_leaves_what_it_said(tmp_path: Path) -> None:
+    endless = gpu.Run("endless", "decode", (*TINY, "--batches", ",".join(["1"] * 5000)))
+    page = gpu.run(endless, tmp_path, limit=6)
+    assert "stopped after 6 s" in page
+    assert "decode, batch 1" in page
+    assert "decode, batch 1" in (tmp_path / "endless.log").read_text()
 
 
 def test_the_phases_of_a_start_add_up(tmp_path: Path) -> None:
