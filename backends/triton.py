@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from kernels import attention_decode, attention_extend, attention_tiles
+    from kernels import attention_decode, attention_extend, attention_merge, attention_tiles
 else:
     torch = lazy_import("torch")
     attention_decode = lazy_import("kernels.attention_decode")
     attention_extend = lazy_import("kernels.attention_extend")
+    attention_merge = lazy_import("kernels.attention_merge")
     attention_tiles = lazy_import("kernels.attention_tiles")
 
 log = logging.getLogger("syncless")
@@ -81,7 +82,8 @@ class TritonAttention(AttentionBackend):
         cells = plan.cells(
             sizes.max_rows, sizes.max_width, sizes.num_heads, sizes.num_kv_heads, sizes.max_context
         )
-        return cells * (sizes.head_dim + 2) * 4  # fp32 sums and two figures of each
+        tiles = plan.split_tiles(sizes.max_rows, sizes.max_width, sizes.num_heads, sizes.num_kv_heads)
+        return (cells * (sizes.head_dim + 2) + tiles) * 4  # fp32 sums and two figures of each; counters
 
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
         """Nothing to prepare: the kernels read the batch itself."""
@@ -111,12 +113,11 @@ def _split_plan(device: torch.device, fixed: int, rows: int) -> SplitPlan:
     return SplitPlan(_PROGRAMS_PER_PROCESSOR * processors, fixed, rows)
 
 
-def _workspace(plan: SplitPlan, context: AttentionContext) -> attention_decode.Workspace:
+def _workspace(plan: SplitPlan, context: AttentionContext) -> attention_merge.Workspace:
     positions = -(-context.max_context // context.page_size) * context.page_size
-    cells = plan.cells(
-        context.max_rows, context.max_width, context.num_heads, context.num_kv_heads, positions
-    )
-    return attention_decode.Workspace.allocate(cells, context.head_dim, context.device)
+    shape = context.max_rows, context.max_width, context.num_heads, context.num_kv_heads
+    cells, tiles = plan.cells(*shape, positions), plan.split_tiles(*shape)
+    return attention_merge.Workspace.allocate(cells, tiles, context.head_dim, context.device)
 
 
 def _settle_triton(device_type: str) -> None:

@@ -1,7 +1,7 @@
 """Ragged prefill: each request's new tokens against its paged prefix and, causally, against each other.
 
-Chooses the tile, and splits where a few tokens follow a long prefix: the kernel is `attention_tile`, the
-merge that of decode. Legend: T new tokens, Hq query heads, D head size.
+Chooses the tile, and splits where a few tokens follow a long prefix: the kernel is `attention_tile`.
+Legend: T new tokens, Hq query heads, D head size.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from engine.batch import ForwardBatch, LayerKV
-from kernels.attention_decode import Workspace, merge
+from kernels.attention_merge import Partial, Workspace
 from kernels.attention_splits import SplitPlan
-from kernels.attention_tile import Partial, launch
+from kernels.attention_tile import grid_of, launch
 from kernels.attention_tiles import Tile, Tiles, interpreted_tile
 from kernels.launch import INTERPRETED
 
@@ -28,10 +28,11 @@ def attention_extend(
     heads, kv_heads, positions = q.shape[1], kv.k.shape[1], batch.page_table.shape[1] * page_size
     tile = _tile(q, kv_heads, batch, page_size, tiles)
     splits = plan.prompt_splits(batch.size, batch.max_query, heads, kv_heads, positions)
-    if splits.count == 1 or q.numel() * splits.count > workspace.sums.numel():
+    partial = Partial(splits.count, splits.least, workspace)
+    grid = grid_of(batch, heads, kv_heads, tile, partial)
+    if splits.count == 1 or not workspace.holds(q.numel() * splits.count, grid):
         return launch(q, kv, batch, scale, page_size, tile)
-    partial = Partial(splits.count, splits.least, workspace.sums, workspace.stats)
-    return merge(partial, launch(q, kv, batch, scale, page_size, tile, partial), batch, tile)
+    return launch(q, kv, batch, scale, page_size, tile, partial)
 
 
 def _tile(q: Tensor, kv_heads: int, batch: ForwardBatch, page_size: int, tiles: Tiles) -> Tile:

@@ -8,9 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MAX_SPLITS = 32
-_LEAST_SPLIT = 128  # keys that make a split worth its merge
+_LEAST_SPLIT = 48  # keys that make a split worth its merge; most get 64, as whole blocks
+_MEDIUM_SPLIT = 128  # where tiles alone keep half of the device busy
 _LONG_SPLIT = 1024  # where the batch fills the device already, only long requests are split
 _LONG_SPLITS = 4
+_MERGED_ROWS = 384  # of parts that one program reads in a merge; the others are done by then
+_MERGED_SPLITS = 8  # whatever the rows
 _PROMPT_SPLITS = 8  # fewer would cost a prompt's tokens more in merging than they save
 _LONG_PROGRAMS = 2560  # of a launch with such splits: most of them end at once, but each has to start
 
@@ -39,10 +42,13 @@ class SplitPlan:
             return Splits(self.fixed, 1)
         tiles = self._tiles(requests, width, heads, kv_heads)
         share = self.programs // tiles
+        count, least = min(_LONG_SPLITS, _LONG_PROGRAMS // tiles), _LONG_SPLIT
         if share >= _LONG_SPLITS:
-            count, least = min(share, MAX_SPLITS), _LEAST_SPLIT
-        else:
-            count, least = min(_LONG_SPLITS, _LONG_PROGRAMS // tiles), _LONG_SPLIT
+            rows = min(width * (heads // kv_heads), self.rows)
+            most = min(MAX_SPLITS, max(_MERGED_SPLITS, _MERGED_ROWS // rows))
+            count, least = min(share, most), _LEAST_SPLIT
+        elif share > 1:
+            least = _MEDIUM_SPLIT
         return Splits(max(1, min(count, positions // least)), least)
 
     def prompt_splits(self, requests: int, tokens: int, heads: int, kv_heads: int, positions: int) -> Splits:
@@ -51,6 +57,10 @@ class SplitPlan:
         found = self.splits(requests, tokens, heads, kv_heads, positions)
         idle = self.fixed or self.programs // self._tiles(requests, tokens, heads, kv_heads) >= _PROMPT_SPLITS
         return found if idle else Splits(1, found.least)
+
+    def split_tiles(self, max_rows: int, max_width: int, heads: int, kv_heads: int) -> int:
+        """The most tiles of a launch whose cells `cells` counts, each of which counts its splits."""
+        return max(self._tiles(max_rows, max_width, heads, kv_heads), self.programs)
 
     def _tiles(self, requests: int, tokens: int, heads: int, kv_heads: int) -> int:
         return -(-tokens * (heads // kv_heads) // self.rows) * requests * kv_heads

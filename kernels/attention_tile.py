@@ -2,16 +2,16 @@
 # ruff: noqa: N803
 """The attention kernel: one tile of queries against a range of its request's paged keys.
 
-Extend and split-KV decode are two launches of it. It reads page table and lengths on the device and knows
-no host length. The new tokens are read from the pool too: they lie at positions seq_len onwards, in the order
-of the batch, unless the batch names the slots of its window (tree drafting). Online softmax: Milakov &
-Gimelshein 2018. Splits of the keys: Dao et al. 2023, "Flash-Decoding".
+Extend and split-KV decode are two launches of it; a tile's split that ends last merges all of them. It reads
+page table and lengths on the device and knows no host length. The new tokens are read from the pool too: they
+lie at positions seq_len onwards, in the order of the batch, unless the batch names the slots of its window
+(tree drafting). Online softmax: Milakov & Gimelshein 2018. Splits of the keys: Dao et al. 2023,
+"Flash-Decoding".
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 import triton
@@ -19,19 +19,11 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.batch import ForwardBatch, LayerKV
+from kernels.attention_merge import Partial, leave_part, merge_parts, merge_sizes, split_keys
 from kernels.attention_tiles import Tile
 from kernels.launch import INTERPRETED, dependent, enter, jit, power_of_two
 
 LOG2_E = 1.0 / math.log(2.0)
-
-
-@jit
-def split_keys(reach, splits, least, STEP: tl.constexpr):
-    """Keys that each split of a request takes, in whole blocks of STEP: even work, `least` keys or more, at
-    most `splits` of them. From the request's own length alone."""
-    parts = tl.maximum(tl.minimum(reach // least, splits), 1)
-    share = (reach + parts - 1) // parts
-    return (share + STEP - 1) // STEP * STEP
 
 
 @jit
@@ -98,26 +90,47 @@ def _take_block(
     return acc, new_top, total
 
 
-@jit(do_not_specialize=["splits", "least", "window", "start_ptr", "tree_ptr", "window_ptr", "table_row"])
+@jit(
+    do_not_specialize=[
+        "splits", "least", "window", "width", "start_ptr", "tree_ptr", "window_ptr", "table_row"
+    ]
+)  # fmt: skip
 def _attention_tile(
-    q_ptr, k_ptr, v_ptr, out_ptr, sums_ptr, stats_ptr, table_ptr, rows_ptr, lens_ptr, start_ptr, tree_ptr,
-    window_ptr, scale, splits, least, window, q_token, q_head, pool_slot, pool_head, table_row,
+    q_ptr, k_ptr, v_ptr, out_ptr, sums_ptr, stats_ptr, arrivals_ptr, table_ptr, rows_ptr, lens_ptr, start_ptr,
+    tree_ptr, window_ptr, scale, splits, least, window, width, q_token, q_head, pool_slot, pool_head,
+    table_row,
     HEADS: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr, D: tl.constexpr, D_P: tl.constexpr,
-    PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    TREE: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr,
+    PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EVEN: tl.constexpr,
+    TREE: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr, MERGED: tl.constexpr, TAKEN: tl.constexpr,
+    UPCAST: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    # Grid: (query tiles, requests, blocks of PACK KV heads * splits). Tile rows: query tokens x heads of a
-    # block; tile columns: positions x KV heads of a block. scale includes log2(e).
+    # Grid: (query tiles * blocks of PACK KV heads, requests, splits): the heads of a position lie side by
+    # side and are read at the same time; programs without work come last. Tile rows: query tokens x heads of
+    # a block; tile columns: positions x KV heads of a block. scale includes log2(e). EVEN: every request has
+    # `width` tokens. MERGED, TAKEN: rows of a tile and splits that the merge reads at once.
     enter(PDL)
+    lines: tl.constexpr = GROUP * PACK  # of a token
+    blocks: tl.constexpr = HEADS // lines
     request = tl.program_id(1)
-    block = tl.program_id(2) // splits
-    split = tl.program_id(2) % splits
-    first = tl.load(start_ptr + request)  # all four travel at once: no branch stands between them
-    count = tl.load(start_ptr + request + 1) - first
-    length = tl.load(lens_ptr + request)
+    split = tl.program_id(2)
+    block = tl.program_id(0) % blocks
+    place = tl.program_id(0) // blocks
+    length = tl.load(lens_ptr + request)  # all of these travel at once: no branch stands between them
     table_at = tl.load(rows_ptr + request).to(tl.int64) * table_row
-    tile = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M  # the longest first
-    if tile >= count * (GROUP * PACK):
+    first = request * width
+    count = width
+    if not EVEN:
+        first = tl.load(start_ptr + request)
+        count = tl.load(start_ptr + request + 1) - first
+    tile = (tl.num_programs(0) // blocks - 1 - place) * BLOCK_M  # the longest first
+    row = tile + tl.arange(0, BLOCK_M)
+    node = row // lines
+    head = block * lines + row % lines
+    token = (first + node).to(tl.int64)
+    d = tl.arange(0, D_P)
+    q_mask = (node < count)[:, None] & (d < D)[None, :]
+    q = tl.load(q_ptr + (token * q_token + head * q_head)[:, None] + d[None, :], mask=q_mask, other=0.0)
+    if tile >= count * lines:
         return
 
     step: tl.constexpr = BLOCK_N // PACK  # positions of a block
@@ -132,14 +145,6 @@ def _attention_tile(
     if begin >= reach:
         return
 
-    row = tile + tl.arange(0, BLOCK_M)
-    node = row // (GROUP * PACK)
-    in_block = row % (GROUP * PACK)
-    head = block * (GROUP * PACK) + in_block
-    token = (first + node).to(tl.int64)
-    d = tl.arange(0, D_P)
-    q_mask = (node < count)[:, None] & (d < D)[None, :]
-    q = tl.load(q_ptr + (token * q_token + head * q_head)[:, None] + d[None, :], mask=q_mask, other=0.0)
     if UPCAST:
         q = q.to(tl.float32)
     acc = tl.full((BLOCK_M, D_P), 0.0, tl.float32)
@@ -149,53 +154,49 @@ def _attention_tile(
     end = tl.minimum(reach, begin + chunk)
     clear = length  # keys that every row of this tile sees
     if not TREE:
-        clear = length + tile // (GROUP * PACK) + 1
-        end = tl.minimum(end, length + (tile + BLOCK_M - 1) // (GROUP * PACK) + 1)
+        clear = length + tile // lines + 1
+        end = tl.minimum(end, length + (tile + BLOCK_M - 1) // lines + 1)
     clear = begin + tl.maximum(tl.minimum(clear, end) - begin, 0) // step * step
     paged = end  # keys from here on do not lie in the pages
     if WINDOW:
         paged = tl.minimum(end, length)
     table = table_ptr + table_at
     page = _pages(table, begin, paged, PACK, PAGE, BLOCK_N)
-    for at in range(begin, clear, step):
-        # One block ahead: keys whose address comes from a load of the same turn could not be prefetched.
+    if EVEN and not WINDOW:  # few queries wait for memory: masks cost nothing, a loop more costs its latency
+        clear = begin
+    else:
+        for at in range(begin, clear, step):
+            # One block ahead: keys whose address comes from a load of the same turn could not be prefetched.
+            later = _pages(table, at + step, paged, PACK, PAGE, BLOCK_N)
+            acc, top, total = _take_block(
+                acc, top, total, q, page, at, end, length, request, node, count, fresh_keys, token,
+                row % lines // GROUP, block, k_ptr, v_ptr, tree_ptr, window_ptr, scale, pool_slot, pool_head,
+                PACK, D, D_P, PAGE, BLOCK_N, TREE, WINDOW, UPCAST, True,
+            )  # fmt: skip
+            page = later
+    for at in tl.range(clear, end, step, num_stages=1 if WINDOW else None):
         later = _pages(table, at + step, paged, PACK, PAGE, BLOCK_N)
         acc, top, total = _take_block(
             acc, top, total, q, page, at, end, length, request, node, count, fresh_keys, token,
-            in_block // GROUP, block, k_ptr, v_ptr, tree_ptr, window_ptr, scale, pool_slot, pool_head,
-            PACK, D, D_P, PAGE, BLOCK_N, TREE, WINDOW, UPCAST, True,
-        )  # fmt: skip
-        page = later
-    for at in tl.range(clear, end, step, num_stages=1):
-        later = _pages(table, at + step, paged, PACK, PAGE, BLOCK_N)
-        acc, top, total = _take_block(
-            acc, top, total, q, page, at, end, length, request, node, count, fresh_keys, token,
-            in_block // GROUP, block, k_ptr, v_ptr, tree_ptr, window_ptr, scale, pool_slot, pool_head,
+            row % lines // GROUP, block, k_ptr, v_ptr, tree_ptr, window_ptr, scale, pool_slot, pool_head,
             PACK, D, D_P, PAGE, BLOCK_N, TREE, WINDOW, UPCAST, False,
         )  # fmt: skip
         page = later
 
     if SPLIT and chunk < reach:
         cell = (token * HEADS + head) * splits + split
-        tl.store(sums_ptr + (cell * D)[:, None] + d[None, :], acc, mask=q_mask)
-        tl.store(stats_ptr + cell * 2, top, mask=node < count)
-        tl.store(stats_ptr + cell * 2 + 1, total, mask=node < count)
+        used = (reach + chunk - 1) // chunk
+        arrival = arrivals_ptr + request * tl.num_programs(0) + tl.program_id(0)
+        if leave_part(acc, top, total, cell, node < count, d, sums_ptr, stats_ptr, arrival, used, D):
+            for part in tl.static_range(0, BLOCK_M, MERGED):
+                merge_parts(
+                    sums_ptr, stats_ptr, out_ptr, tile + part, first, count, block, splits, used,
+                    HEADS, lines, D, D_P, MERGED, TAKEN,
+                )  # fmt: skip
     else:
         out = acc / tl.where(total > 0.0, total, 1.0)[:, None]
         target = out_ptr + ((token * HEADS + head) * D)[:, None] + d[None, :]
         tl.store(target, out.to(out_ptr.dtype.element_ty), mask=q_mask)
-
-
-@dataclass(frozen=True)
-class Partial:
-    """Where splits leave unnormalised results, fp32: sums [T, Hq, splits, D], stats [T, Hq, splits, 2]
-    (the largest score, and the weight below it). least: keys that make a split; a request whose keys fit
-    into one split leaves nothing, its result is complete."""
-
-    splits: int
-    least: int
-    sums: Tensor
-    stats: Tensor
 
 
 def launch(
@@ -203,26 +204,40 @@ def launch(
     partial: Partial | None = None,
 ) -> Tensor:  # fmt: skip
     """q [T, Hq, D], last axis contiguous -> [T, Hq, D]. The KV of the new tokens must be in `kv`. `partial`:
-    what a split request leaves there is to be merged into the result."""
+    how requests are split, if they are, and where."""
     heads, kv_heads, dim = q.shape[1], kv.k.shape[1], q.shape[2]
-    group = heads // kv_heads
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    splits, least = (partial.splits, partial.least) if partial else (1, 1)
     tree, window = batch.tree_mask, batch.window_slots
-    tiles = triton.cdiv(batch.max_query * group * tile.heads, tile.rows)
-    _attention_tile[(tiles, batch.size, kv_heads // tile.heads * splits)](
-        q, kv.k, kv.v, out, partial.sums if partial else out, partial.stats if partial else out,
+    grid = grid_of(batch, heads, kv_heads, tile, partial)
+    padded = power_of_two(max(dim, 16))
+    merged, taken = merge_sizes(
+        min(tile.rows, batch.max_query * heads // kv_heads * tile.heads), padded, tile
+    )
+    room = (partial.room.sums, partial.room.stats, partial.room.arrivals) if partial else (out, out, out)
+    _attention_tile[grid](
+        q, kv.k, kv.v, out, *room,
         batch.page_table, batch.rows, batch.seq_lens.device, batch.query_start,
         batch.query_start if tree is None else tree.contiguous().view(torch.uint8),  # may come as a slice
         batch.query_start if window is None else window.contiguous(),
-        scale * LOG2_E, splits, least, fresh_window(batch), q.stride(0), q.stride(1),
+        scale * LOG2_E, partial.splits if partial else 1, partial.least if partial else 1,
+        fresh_window(batch), batch.width, q.stride(0), q.stride(1),
         kv.k.stride(0), kv.k.stride(1), batch.page_table.stride(0),
-        HEADS=heads, GROUP=group, PACK=tile.heads, D=dim, D_P=power_of_two(max(dim, 16)), PAGE=page_size,
-        BLOCK_M=tile.rows, BLOCK_N=tile.keys, TREE=tree is not None, WINDOW=window is not None,
-        SPLIT=partial is not None, UPCAST=INTERPRETED,  # bf16 arithmetic is wrong there, without a word
-        num_warps=tile.warps, num_stages=tile.stages, **dependent(tile.dependent),
+        HEADS=heads, GROUP=heads // kv_heads, PACK=tile.heads, D=dim, D_P=padded, PAGE=page_size,
+        BLOCK_M=tile.rows, BLOCK_N=tile.keys, EVEN=batch.width > 0, TREE=tree is not None,
+        WINDOW=window is not None, SPLIT=partial is not None, MERGED=merged, TAKEN=taken,
+        UPCAST=INTERPRETED,  # bf16 arithmetic is wrong there, without a word
+        num_warps=tile.warps, num_stages=tile.stages, **tile.limits(), **dependent(tile.dependent),
     )  # fmt: skip
     return out
+
+
+def grid_of(
+    batch: ForwardBatch, heads: int, kv_heads: int, tile: Tile, partial: Partial | None
+) -> tuple[int, int, int]:
+    """(query tiles * blocks of KV heads, requests, splits); the first two count the tiles that may be
+    split."""
+    tiles = triton.cdiv(batch.max_query * (heads // kv_heads) * tile.heads, tile.rows)
+    return tiles * (kv_heads // tile.heads), batch.size, partial.splits if partial else 1
 
 
 def fresh_window(batch: ForwardBatch) -> int:

@@ -20,6 +20,7 @@ class Tile:
     heads: KV heads that share a tile, a divisor of their number. More than one multiplies the arithmetic by
     it: only for the interpreter, where each operation costs the same whatever its size.
     dependent: programs start while the kernel in front ends (kernels.launch.dependent).
+    registers: of a thread, at most; 0: as many as the compiler likes.
     """
 
     rows: int
@@ -28,6 +29,11 @@ class Tile:
     warps: int = 4
     stages: int = 2
     dependent: bool = False
+    registers: int = 0
+
+    def limits(self) -> dict[str, int]:
+        """Launch arguments that not every tile has."""
+        return {"maxnreg": self.registers} if self.registers else {}
 
     def at_most(self, rows: int) -> Tile:
         """The same with no more rows than the power of two that holds `rows`."""
@@ -55,7 +61,7 @@ _PLAIN = Tiles(Tile(32, 32), Tile(32, 32))  # fp32 products run on the plain uni
 # (generation, largest head size) -> tiles of 16-bit elements; shared memory: rows + 2 * stages * keys lines
 _TABLE = {
     (HOPPER, 64): Tiles(Tile(64, 64, stages=3), Tile(128, 64, stages=3)),
-    (HOPPER, 128): Tiles(Tile(64, 64, stages=3), Tile(128, 64, warps=8, stages=3)),
+    (HOPPER, 128): Tiles(Tile(64, 32, stages=3), Tile(128, 64, warps=8, stages=3)),
     (HOPPER, 256): Tiles(Tile(64, 32, stages=3), Tile(64, 32, warps=8, stages=3)),
     (0, 64): Tiles(Tile(64, 64), Tile(64, 64)),
     (0, 128): Tiles(Tile(64, 64), Tile(64, 64)),

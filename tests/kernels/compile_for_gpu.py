@@ -16,7 +16,7 @@ from triton.compiler import ASTSource
 from kernels.accept_ratio import _accept_ratio
 from kernels.accept_tree import _accept_tree, _enter_run
 from kernels.argmax import _best_of, _block_best
-from kernels.attention_decode import _merge
+from kernels.attention_merge import merge_sizes
 from kernels.attention_tile import _attention_tile
 from kernels.attention_tiles import tiles_for
 from kernels.compact_kv import _compact_kv
@@ -29,7 +29,7 @@ from kernels.tree_geometry import _tree_geometry, _tree_paths
 
 INTEGERS = {
     "*u8": "tree mask",
-    "*i32": "table lens start parent tokens target index stop min max "
+    "*i32": "arrivals table lens start parent tokens target index stop min max "
     "accepted emitted kept finish count paths signal packed table_lens out_len out_token best index",
     "*i64": "rows positions slots window depth address ids",
 }
@@ -98,18 +98,18 @@ def compile_tiles(dtype: str, target: GPUTarget) -> None:
         tiles = tiles_for(target.arch // 10, size, dim)
         rows = {"chain": group, "tree": 5 * group, "window": 8 * group}
         tile = tiles.extend if kind_of == "extend" else tiles.decode.at_most(rows[kind_of])
+        merged, taken = merge_sizes(min(tile.rows, rows.get(kind_of, tile.rows)), power_of_two(dim), tile)
         compile_one(
             _attention_tile, dtype, target, tile.warps, tile.stages, HEADS=group * 8, GROUP=group, PACK=1,
             D=dim, D_P=power_of_two(dim), PAGE=16, BLOCK_M=tile.rows, BLOCK_N=tile.keys,
-            TREE=kind_of in ("tree", "window"), WINDOW=kind_of == "window", SPLIT=split, UPCAST=False,
+            EVEN=kind_of != "extend", TREE=kind_of in ("tree", "window"), WINDOW=kind_of == "window",
+            SPLIT=split, MERGED=merged, TAKEN=taken, UPCAST=False,
         )  # fmt: skip
 
 
 def main(capability: int, dtype: str) -> None:
     target = GPUTarget("cuda", capability, 32)
     compile_tiles(dtype, target)
-    compile_one(_merge, dtype, target, 1, HEADS=8, D=80, D_P=128, S_P=8, STEP=64)
-    compile_one(_merge, dtype, target, 4, HEADS=32, D=128, D_P=128, S_P=32, STEP=64)
     compile_one(_rms_norm, dtype, target, 4, H=576, ROWS=1, BLOCK=1024, ADD=True)
     compile_one(_rms_norm, dtype, target, 1, H=128, ROWS=1, BLOCK=128, ADD=False)
     compile_one(_silu_mul, dtype, target, 4, F=1536, ROWS=1, BLOCK=1024)

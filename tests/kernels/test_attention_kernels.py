@@ -10,10 +10,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "backends"))
 
-from attention_cases import Case, build, close, extend, reference, verify, windowed
+from attention_cases import Case, World, build, close, extend, reference, verify, windowed
 
-from kernels.attention_decode import Workspace, merge
-from kernels.attention_tile import Partial, launch
+from kernels.attention_merge import Partial, Workspace
+from kernels.attention_tile import grid_of, launch
 from kernels.attention_tiles import Tile
 from kernels.launch import power_of_two
 
@@ -40,16 +40,26 @@ CASES = [
 NAMES = ["decode", "tree", "chain", "extend", "window"]
 
 
+def room_for(world: World, tile: Tile, splits: int) -> Workspace:
+    """Sums and stats hold nothing that may be read."""
+    case, unsplit = world.case, Workspace.allocate(0, 0, 1, world.context.device)
+    grid = grid_of(world.batch, case.heads, case.kv_heads, tile, Partial(splits, 1, unsplit))
+    cells = world.q.shape[0] * case.heads * splits
+    room = Workspace.allocate(cells, grid[0] * grid[1], case.dim, world.context.device)
+    room.sums.fill_(float("nan"))
+    room.stats.fill_(float("nan"))
+    return room
+
+
 def attend(case: Case, tile: Tile, splits: int, least: int = 1) -> None:
     world = build(case)
     args = (world.q, world.kv, world.batch, world.context.scale, case.page_size, tile)
     if splits == 1:
         out = launch(*args)
     else:
-        room = Workspace.allocate(world.q.shape[0] * case.heads * splits, case.dim, world.context.device)
-        room.sums.fill_(float("nan"))
-        partial = Partial(splits, least, room.sums, room.stats)
-        out = merge(partial, launch(*args, partial), world.batch, tile)
+        room = room_for(world, tile, splits)
+        out = launch(*args, Partial(splits, least, room))
+        assert not room.arrivals.any(), "the next launch would not find zeros"
     close(out.flatten(1), reference(world), case.dtype)
 
 

@@ -107,7 +107,9 @@ def test_the_workspace_holds_split_prompts(positions: int, heads: int, kv_heads:
     assert split == ({False, True} if positions > 256 else split)
 
 
-@pytest.mark.parametrize(("tokens", "expected"), [(1, 32), (32, 32), (64, 16), (128, 8), (256, 1), (2048, 1)])
+@pytest.mark.parametrize(
+    ("tokens", "expected"), [(1, 32), (8, 12), (32, 8), (64, 8), (128, 8), (256, 1), (2048, 1)]
+)
 def test_splits_of_a_prompt_of_an_eight_billion_model(tokens: int, expected: int) -> None:
     """Fewer than eight are not worth their merge."""
     assert SplitPlan(PROGRAMS, 0, 64).prompt_splits(1, tokens, 32, 8, 8192).count == expected
@@ -116,10 +118,11 @@ def test_splits_of_a_prompt_of_an_eight_billion_model(tokens: int, expected: int
 @pytest.mark.parametrize(
     ("size", "positions", "expected"),
     [
-        (1, 8192, Splits(32, 128)),  # the device is filled
-        (1, 512, Splits(4, 128)),  # no more than the longest request could use
-        (1, 64, Splits(1, 128)),
-        (8, 8192, Splits(8, 128)),
+        (1, 8192, Splits(32, 48)),  # the device is filled
+        (1, 512, Splits(10, 48)),  # no more than the longest request could use
+        (1, 64, Splits(1, 48)),
+        (8, 8192, Splits(8, 48)),
+        (32, 8192, Splits(4, 128)),  # half filled
         (64, 8192, Splits(4, 1024)),  # already filled: only long requests are split
         (64, 2048, Splits(2, 1024)),
         (256, 8192, Splits(1, 1024)),
@@ -127,3 +130,17 @@ def test_splits_of_a_prompt_of_an_eight_billion_model(tokens: int, expected: int
 )
 def test_splits_of_an_eight_billion_model(size: int, positions: int, expected: Splits) -> None:
     assert SplitPlan(PROGRAMS, 0, 64).splits(size, 1, 32, 8, positions) == expected
+
+
+@pytest.mark.parametrize(("width", "expected"), [(1, 32), (3, 32), (4, 24), (5, 19), (8, 12), (16, 8)])
+def test_wide_passes_have_fewer_splits(width: int, expected: int) -> None:
+    """One program reads all parts of a tile."""
+    assert SplitPlan(PROGRAMS, 0, 64).splits(1, width, 32, 8, 8192).count == expected
+
+
+@pytest.mark.parametrize(
+    ("width", "rows", "expected"), [(1, 64, 257 * 8), (16, 32, 257 * 16), (1, 8, 257 * 8)]
+)
+def test_each_tile_of_the_largest_pass_has_a_counter(width: int, rows: int, expected: int) -> None:
+    assert SplitPlan(PROGRAMS, 0, rows).split_tiles(257, width, 32, 8) == expected
+    assert SplitPlan(PROGRAMS, 0, rows).split_tiles(1, width, 32, 8) == PROGRAMS
