@@ -20,7 +20,7 @@ from engine.passes import Driver
 @dataclass(frozen=True)
 class ForwardResult:
     """hidden: [T, H] final states; aux: [T, n * H] inputs of the model's collected layers, if there are any;
-    logits: fp32 [N, V] of batch.logit_rows (all T when None)."""
+    logits: [N, V] of batch.logit_rows (all T when None), as CausalLM.logits_by has them."""
 
     hidden: Tensor
     aux: Tensor | None

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernels.launch import INTERPRETED, INTERPRETED_TILE, jit, power_of_two
 
-_GPU_BLOCK = 4096
+_MANY_ROWS = 32  # that fill a GPU with large blocks, each of which ends with an exchange among its warps
 
 
 @jit
@@ -39,16 +39,17 @@ def _best_of(value_ptr, index_ptr, best_ptr, K: tl.constexpr, K_P: tl.constexpr)
 
 
 def argmax(x: Tensor) -> Tensor:
-    """int32 [N]: the first index of each row's largest value; x [N, V], rows contiguous. A row of NaN has any
-    index."""
+    """int32 [N]: the first index of each row's largest value; x [N, V] of any precision, rows contiguous. A
+    row of NaN has any index."""
     rows, columns = x.shape
     best = torch.empty(rows, dtype=torch.int32, device=x.device)
     if rows == 0:
         return best
-    block = min(power_of_two(columns), INTERPRETED_TILE if INTERPRETED else _GPU_BLOCK)
+    size, warps = (8192, 4) if rows >= _MANY_ROWS else (4096, 8)
+    block = min(power_of_two(columns), INTERPRETED_TILE if INTERPRETED else size)
     blocks = triton.cdiv(columns, block)
     values = torch.empty((rows, blocks), dtype=torch.float32, device=x.device)
     index = torch.empty((rows, blocks), dtype=torch.int32, device=x.device)
-    _block_best[(blocks, rows)](x, values, index, x.stride(0), V=columns, BLOCK=block, num_warps=8)
+    _block_best[(blocks, rows)](x, values, index, x.stride(0), V=columns, BLOCK=block, num_warps=warps)
     _best_of[(rows,)](values, index, best, K=blocks, K_P=power_of_two(blocks), num_warps=1)
     return best

@@ -22,11 +22,11 @@ def draw_drafts(
 ) -> tuple[Tensor, Tensor]:
     """One draft a request: (target ids int32 [B], the distribution q it was drawn from, fp32 [B, V]).
 
-    logits: fp32 [B, Vd]. temperature: fp32 [B]; a row at 0 takes its largest logit, and q is 1 there. coins:
-    float64 [B] in (0, 1). ids: int64 [Vd] target id of each draft id, distinct; None: the vocabularies are
-    one.
+    logits: [B, Vd] in fp32 or the model's precision. temperature: fp32 [B]; a row at 0 takes its largest
+    logit, and q is 1 there. coins: float64 [B] in (0, 1). ids: int64 [Vd] target id of each draft id,
+    distinct; None: the vocabularies are one.
     """
-    logits = logits.nan_to_num()  # of a broken draft: any distribution will do, as long as it is one
+    logits = logits.float().nan_to_num()  # of a broken draft: any distribution will do, as long as it is one
     greedy = (temperature == 0).unsqueeze(1)
     weights = (
         (logits - logits.amax(-1, keepdim=True)) / torch.where(greedy, 1.0, temperature.unsqueeze(1))

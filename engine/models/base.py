@@ -89,7 +89,8 @@ class CausalLM(ABC):
         """[N, H] -> fp32 [N, V]."""
 
     def logits_by(self, hidden: Tensor, ops: ModelOps) -> Tensor:
-        """The same, by the operations of a backend; models without a head of their own need not differ."""
+        """The same values by the operations of a backend, in fp32 or the model's precision; models without a
+        head of their own need not differ."""
         return self.logits(hidden)
 
 

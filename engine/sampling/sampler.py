@@ -55,11 +55,12 @@ class Sampler:
     ) -> Sampled:
         """Draw one token a node.
 
-        logits: fp32 [N, V], left unchanged. rows: int64 [N] in `columns`. positions: int64 [N], where the
-        drawn token will stand. cls: the union over the requests; stages that it rules out are skipped.
-        ancestors: int32 [N, D] drafted tokens on the path to the node, itself included, -1 padded; needed
-        when cls.shaped and W > 1.
+        logits: [N, V] in fp32 or the model's precision, left unchanged. rows: int64 [N] in `columns`.
+        positions: int64 [N], where the drawn token will stand. cls: the union over the requests;
+        stages that it rules out are skipped. ancestors: int32 [N, D] drafted tokens on the path to the node,
+        itself included, -1 padded; needed when cls.shaped and W > 1.
         """
+        logits = logits if cls.certain else logits.float()  # the likeliest token is that of either precision
         shaped = shape_logits(logits, rows, positions, columns, ancestors) if cls.shaped else logits
         tokens = argmax_tokens(shaped)
         if cls.sampled:
@@ -79,6 +80,7 @@ class Sampler:
     ) -> Tensor:
         """fp32 [N, V]: what a token after each node would be drawn from; a greedy row has one 1. Arguments as
         of a call."""
+        logits = logits.float()
         shaped = shape_logits(logits, rows, positions, columns, ancestors) if cls.shaped else logits
         weights, greedy = _weights(shaped, rows, columns, cls)
         best = torch.zeros_like(weights).scatter_(1, argmax_tokens(shaped).unsqueeze(1), 1.0)
@@ -100,10 +102,11 @@ def _weights(
 
 
 def with_logprobs(logits: Tensor, tokens: Tensor, best: int) -> Sampled:
-    """`tokens`, int64 or int32 [N], with their log-probabilities under `logits` [N, V]. best: K; below 0
-    none are computed."""
+    """`tokens`, int64 or int32 [N], with their log-probabilities under `logits` [N, V], in fp32 whatever
+    precision these have. best: K; below 0 none are computed."""
     if best < 0:
         return Sampled(tokens.int())
+    logits = logits.float()
     norm = logits.logsumexp(-1, keepdim=True)
     own = (logits.gather(1, tokens.long().unsqueeze(1)) - norm).squeeze(1).clamp_min(LOGPROB_FLOOR)
     if best == 0:

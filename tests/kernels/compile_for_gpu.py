@@ -117,7 +117,7 @@ def main(capability: int, dtype: str) -> None:
         _rope_store, dtype, target, 2, HEADS=9, KV_HEADS=3, D=64, ROWS=1, HEADS_P=16, KV_HEADS_P=4, HALF_P=32
     )
     compile_one(_opening, dtype, target, 4, ROWS=128)
-    compile_one(_block_best, dtype, target, 8, V=128_256, BLOCK=4096)
+    compile_one(_block_best, dtype, target, 4, V=128_256, BLOCK=8192)
     compile_one(_best_of, dtype, target, 1, K=32, K_P=32)
     compile_one(_best_of, dtype, target, 1, K=1, K_P=1)
     for width, side in ((1, 1), (11, 16)):

@@ -298,3 +298,25 @@ def test_the_logits_given_are_left_unchanged():
     rows = seeded(SamplingParams(temperature=1.0, top_k=4, logit_bias={1: 2.0}), 3)
     draw(rows, logits, 5)
     assert torch.equal(logits, copy)
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [SamplingClass(), SamplingClass(top_logprobs=2), SamplingClass(sampled=True), EVERYTHING],
+    ids=["greedy", "logprobs", "sampled", "everything"],
+)
+def test_logits_of_less_precision_give_what_they_give_in_fp32(cls):
+    """To the bit: they are cast before anything is computed with them."""
+    logits = (torch.randn(6, 512, generator=torch.Generator().manual_seed(3)) * 4).bfloat16()
+    rows = seeded(SamplingParams(temperature=0.9, top_p=0.9, logit_bias={1: 2.0}), 6)
+    found, expected = (draw(rows, given, 5, cls) for given in (logits, logits.float()))
+    for name, value in vars(expected).items():
+        other = getattr(found, name)
+        assert value is None or (other.dtype == value.dtype and torch.equal(other, value)), name
+    columns, at = table(rows, 512), torch.arange(1, 7)
+    one, two = (
+        Sampler().probabilities(given, at, torch.full((6,), 5), columns, cls)
+        for given in (logits, logits.float())
+    )
+    assert one.dtype == torch.float32
+    assert torch.equal(one, two)
