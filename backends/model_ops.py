@@ -34,7 +34,8 @@ class Head(Protocol):
 class ModelOps(ABC):
     """The token-wise operations of a decoder layer; a backend brings the set that suits its device.
 
-    Outputs may be new tensors or `x`/`residual` written in place; callers must use the returned ones only.
+    Outputs may be new tensors or `x` written in place; callers must use the returned ones only. A `residual`
+    is never written over.
     Stages of several operations are compositions of the others, unless a backend has them in one kernel.
     """
 
@@ -69,7 +70,8 @@ class ModelOps(ABC):
         return linear(x)
 
     def scores(self, x: Tensor, linear: Linear) -> Tensor:
-        """What `linear` gives, in fp32: [T, in] -> [T, out]."""
+        """What `linear` gives, in its precision or, with the same values, in fp32: [T, in] -> [T, out]. Who
+        computes with scores casts them; for the largest of a row there is no need to."""
         return self.linear(x, linear).float()
 
     def norm_linear(

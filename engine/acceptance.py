@@ -7,13 +7,13 @@ Legend: B requests, W width, V vocabulary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.batch import ABSENT, DraftTree, SamplingClass
+from engine.batch import DraftTree, SamplingClass
 from engine.sampling.columns import SamplingColumns
 from engine.sampling.rng import PURPOSE_ACCEPT, PURPOSE_RESIDUAL, PURPOSE_TOKEN, uniform
 from engine.sampling.sampler import Sampled, Sampler, with_logprobs
@@ -24,8 +24,8 @@ from speculative.tree import TreeGeometry
 
 @dataclass(frozen=True)
 class Asked:
-    """One verify pass to be judged. rows: int64 [B]; start: int32 [B] lengths before the pass. logits: fp32
-    [B * W, V] after every node of `tree`, whose shape is `shape`."""
+    """One verify pass to be judged. rows: int64 [B]; start: int32 [B] lengths before the pass. logits:
+    [B * W, V], of any precision, after every node of `tree`, whose shape is `shape`."""
 
     rows: Tensor
     start: Tensor
@@ -80,13 +80,6 @@ class Acceptance:
         self._ops = ops
         self._columns = columns
         self._ledger = ledger
-
-    def present(self, tree: DraftTree, shape: TreeGeometry, rows: Tensor) -> DraftTree:
-        """The tree without the nodes that lie deeper than their request allows."""
-        if tree.parent.shape[1] == 1:
-            return tree
-        too_deep = shape.depth > self._columns.max_drafts[rows].unsqueeze(1)
-        return replace(tree, parent=torch.where(too_deep, ABSENT, tree.parent))
 
     def __call__(self, asked: Asked) -> Judged:
         """Nothing is read on the host."""

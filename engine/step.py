@@ -25,7 +25,7 @@ from engine.table import RequestTable
 from engine.upload import BatchRows, ChunkInputs, StepInputs
 from speculative.accept import Accepted
 from speculative.base import DraftView, Observed, PrefillSeen, Speculator
-from speculative.ops import DraftOps
+from speculative.ops import DraftOps, NodeInputs
 from speculative.tree import TreeGeometry
 
 
@@ -95,8 +95,16 @@ class Step:
         view = self._view(step, batch, lens, last)
         drafted = _as_asked(self._speculator.propose(view), step.width)
         shape = self._ops.geometry(drafted, self._branches(step))
-        tree = self._accept.present(drafted, shape, rows)
-        forward = self._verify_batch(step, batch, tree, lens, shape)
+        tree, nodes = self._ops.present_inputs(
+            drafted,
+            shape,
+            start,
+            rows,
+            self._table.page_table,
+            self._table.size.page_size,
+            self._table.columns.max_drafts,
+        )
+        forward = self._verify_batch(step, batch, nodes, lens, shape)
         result = self._runner.forward(forward)
         judged = self._accept(Asked(rows, start, tree, shape, result.logits, step.sampling))
         taken = judged.taken
@@ -132,10 +140,8 @@ class Step:
         )
 
     def _verify_batch(
-        self, step: ScheduledStep, batch: BatchRows, tree: DraftTree, lens: SeqLens, shape: TreeGeometry
+        self, step: ScheduledStep, batch: BatchRows, nodes: NodeInputs, lens: SeqLens, shape: TreeGeometry
     ) -> ForwardBatch:
-        pages, page_size = self._table.page_table, self._table.size.page_size
-        nodes = self._ops.node_inputs(tree, shape, lens.device, batch.rows, pages, page_size)
         return ForwardBatch(
             mode=Mode.VERIFY,
             rows=batch.rows,
@@ -145,10 +151,10 @@ class Step:
             seq_lens=lens,
             query_start=batch.query_start,
             query_lens=step.query_lens,
-            page_table=pages,
+            page_table=self._table.page_table,
             width=step.width,
             tree_mask=shape.mask,
-            page_size=page_size,
+            page_size=self._table.size.page_size,
         )
 
     def _extend(

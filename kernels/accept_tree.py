@@ -69,7 +69,11 @@ def _leave(
         tl.store(table_lens_ptr + row, tl.where(row > 0, length + kept, 0), mask=real)
 
 
-@jit(do_not_specialize=["batch", "lens_ptr", "rows_ptr", "signal_ptr"])
+@jit(
+    do_not_specialize=[
+        "batch", "lens_ptr", "rows_ptr", "signal_ptr", "tokens_row", "parent_row", "target_row"
+    ]
+)  # fmt: skip
 def _accept_tree(
     tokens_ptr, parent_ptr, target_ptr, lens_ptr, rows_ptr, stop_ptr, min_ptr, max_ptr, signal_ptr,
     index_ptr, packed_ptr, table_ptr, table_lens_ptr,
@@ -108,7 +112,11 @@ def _accept_tree(
     )  # fmt: skip
 
 
-@jit(do_not_specialize=["batch", "lens_ptr", "rows_ptr", "signal_ptr"])
+@jit(
+    do_not_specialize=[
+        "batch", "lens_ptr", "rows_ptr", "signal_ptr", "emitted_row", "accepted_row", "parent_row"
+    ]
+)  # fmt: skip
 def _enter_run(
     emitted_ptr, accepted_ptr, parent_ptr, lens_ptr, rows_ptr, stop_ptr, min_ptr, max_ptr, signal_ptr,
     packed_ptr, table_ptr, table_lens_ptr,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from engine.batch import ROOT, DraftTree, ForwardBatch, KVLayout, LayerKV, SeqLens, kv_slots
+from engine.batch import DraftTree, ForwardBatch, KVLayout, LayerKV, SeqLens, kv_slots
 from engine.lazy import lazy_import
 from speculative.width import FixedWidth, StepCosts, WidthPolicy
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from backends.base import AttentionBackend
     from engine.models.shape import ModelShape
+    from speculative import tree as trees
 else:
-    torch = lazy_import("torch")
+    trees = lazy_import("speculative.tree")
 
 
 @dataclass(frozen=True)
@@ -299,5 +300,4 @@ class NoSpeculation(Speculator):
     @staticmethod
     def alone(view: DraftView) -> DraftTree:
         """The root without drafts: a step of width 1."""
-        root = view.root().unsqueeze(1)
-        return DraftTree(root, torch.full_like(root, ROOT))
+        return trees.chain(view.root().unsqueeze(1))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from engine.batch import DraftTree, LayerKV, kv_slots
+from engine.batch import ABSENT, DraftTree, LayerKV, kv_slots
 from engine.sampling.choose import argmax_tokens
 from speculative.accept import Accepted, EndColumns, Ledger, Settled, accept, commit, trim
 from speculative.ratio import accept_ratio
@@ -27,6 +27,17 @@ class NodeInputs:
     depth), KV slots (those of the positions from the length on, in the order of the nodes)."""
 
     ids: Tensor
+    positions: Tensor
+    slots: Tensor
+
+
+@dataclass(frozen=True)
+class ChainPlaces:
+    """Where the passes of a chain of drafts stand, [steps, B] each, contiguous in B: pass i of a request at
+    length n finds n + i tokens (lens int32) and writes its own at position n + i (int64), in the slot of it
+    (int64)."""
+
+    lens: Tensor
     positions: Tensor
     slots: Tensor
 
@@ -89,8 +100,46 @@ class DraftOps(ABC):
         positions = places if shape.depths is None else first + shape.depths
         return NodeInputs(tree.tokens.reshape(-1).long(), positions.view(-1), slots.view(-1))
 
+    def present_inputs(
+        self,
+        tree: DraftTree,
+        shape: TreeGeometry,
+        start: Tensor,
+        rows: Tensor,
+        page_table: Tensor,
+        page_size: int,
+        max_drafts: Tensor,
+    ) -> tuple[DraftTree, NodeInputs]:
+        """`node_inputs`, and the tree without the nodes that lie deeper than max_drafts int32 [R] allows
+        their row."""
+        nodes = self.node_inputs(tree, shape, start, rows, page_table, page_size)
+        if tree.parent.shape[1] == 1:
+            return tree, nodes
+        too_deep = shape.depth > max_drafts[rows].unsqueeze(1)
+        return replace(tree, parent=torch.where(too_deep, ABSENT, tree.parent)), nodes
+
+    def chain_places(
+        self, start: Tensor, rows: Tensor, page_table: Tensor, page_size: int, steps: int
+    ) -> ChainPlaces:
+        """start: int32 [B] lengths before the pass; rows: int64 [B]; page_table: int32 [R, P]."""
+        lens = start + torch.arange(steps, dtype=torch.int32, device=start.device).unsqueeze(1)
+        positions = lens.long()
+        return ChainPlaces(lens, positions, kv_slots(page_table, page_size, rows, positions))
+
+    def keep_last(
+        self, kept: Tensor, rows: Tensor, hidden: Tensor, residual: Tensor | None, index: Tensor, count: int
+    ) -> None:
+        """kept[rows[b]] = (hidden + residual)[b * count + index[b]]: kept [R, H]; rows int64 [B]; hidden and
+        residual (None: nothing is added) [B * count, H]; index int32 [B]."""
+        at = torch.arange(len(index), device=index.device) * count + index
+        taken = hidden.index_select(0, at)
+        if residual is not None:
+            taken = taken + residual.index_select(0, at)
+        kept.index_copy_(0, rows, taken)
+
     def best(self, logits: Tensor) -> Tensor:
-        """int32 [N]: the first index of each row's largest value; logits: fp32 [N, V], contiguous."""
+        """int32 [N]: the first index of each row's largest value; logits: [N, V] of any precision,
+        contiguous."""
         return argmax_tokens(logits).int()
 
     def settle(

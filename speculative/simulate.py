@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.batch import DraftTree, LayerKV
 from speculative.accept import Accepted, EndColumns, Ledger, Settled
-from speculative.ops import Compactor, DraftOps, NodeInputs
+from speculative.ops import ChainPlaces, Compactor, DraftOps, NodeInputs
 from speculative.tree import TreeGeometry, is_child
 
 Coin = Callable[[Tensor, Tensor], Tensor]  # (rows, positions) int64 [B] -> float64 [B] in (0, 1)
@@ -68,6 +68,28 @@ class SimulatedOps(DraftOps):
         page_size: int,
     ) -> NodeInputs:
         return self._inner.node_inputs(tree, shape, start, rows, page_table, page_size)
+
+    def present_inputs(
+        self,
+        tree: DraftTree,
+        shape: TreeGeometry,
+        start: Tensor,
+        rows: Tensor,
+        page_table: Tensor,
+        page_size: int,
+        max_drafts: Tensor,
+    ) -> tuple[DraftTree, NodeInputs]:
+        return self._inner.present_inputs(tree, shape, start, rows, page_table, page_size, max_drafts)
+
+    def chain_places(
+        self, start: Tensor, rows: Tensor, page_table: Tensor, page_size: int, steps: int
+    ) -> ChainPlaces:
+        return self._inner.chain_places(start, rows, page_table, page_size, steps)
+
+    def keep_last(
+        self, kept: Tensor, rows: Tensor, hidden: Tensor, residual: Tensor | None, index: Tensor, count: int
+    ) -> None:
+        self._inner.keep_last(kept, rows, hidden, residual, index, count)
 
     def best(self, logits: Tensor) -> Tensor:
         return self._inner.best(logits)

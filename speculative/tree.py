@@ -7,7 +7,7 @@ Legend: B requests, W width (nodes), D = W - 1 the longest path below the root.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -50,8 +50,12 @@ class TreeGeometry:
 
 def chain(tokens: Tensor) -> DraftTree:
     """A chain in canonical form: tokens int32 [B, W], root first, each the parent of the next."""
-    parent = torch.arange(ROOT, tokens.shape[1] - 1, dtype=torch.int32, device=tokens.device)
-    return DraftTree(tokens, parent.expand_as(tokens))
+    return DraftTree(tokens, _chain_parents(tokens.shape[1], tokens.device).expand_as(tokens))
+
+
+@cache  # constants: a step that makes them anew spends a kernel on each
+def _chain_parents(width: int, device: torch.device) -> Tensor:
+    return torch.arange(ROOT, width - 1, dtype=torch.int32, device=device)
 
 
 def geometry(tree: DraftTree, needs_mask: bool = True) -> TreeGeometry:

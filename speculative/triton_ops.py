@@ -6,7 +6,7 @@ Imports the kernels, so import it only once the way to run Triton is settled (ba
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import groupby
 
@@ -17,10 +17,11 @@ from kernels.accept_ratio import accept_ratio
 from kernels.accept_tree import Ends, Table, Walk, accept_tree, enter_run
 from kernels.argmax import argmax
 from kernels.compact_kv import Buffers, compact_kv
-from kernels.node_inputs import node_inputs, opening
+from kernels.keep_last import keep_last
+from kernels.node_inputs import Limit, chain_places, node_inputs, opening
 from kernels.tree_geometry import tree_geometry, tree_paths
 from speculative.accept import Accepted, EndColumns, Ledger, Settled
-from speculative.ops import Compactor, DraftOps, NodeInputs
+from speculative.ops import ChainPlaces, Compactor, DraftOps, NodeInputs
 from speculative.tree import TreeGeometry, geometry
 
 
@@ -80,7 +81,36 @@ class TritonDraftOps(DraftOps):
         page_table: Tensor,
         page_size: int,
     ) -> NodeInputs:
-        return NodeInputs(*node_inputs(tree.tokens, shape.depths, start, rows, page_table, page_size))
+        ids, positions, slots, _ = node_inputs(tree.tokens, shape.depths, start, rows, page_table, page_size)
+        return NodeInputs(ids, positions, slots)
+
+    def present_inputs(
+        self,
+        tree: DraftTree,
+        shape: TreeGeometry,
+        start: Tensor,
+        rows: Tensor,
+        page_table: Tensor,
+        page_size: int,
+        max_drafts: Tensor,
+    ) -> tuple[DraftTree, NodeInputs]:
+        if tree.parent.shape[1] == 1:
+            return tree, self.node_inputs(tree, shape, start, rows, page_table, page_size)
+        limit = Limit(tree.parent, max_drafts)
+        ids, positions, slots, parent = node_inputs(
+            tree.tokens, shape.depths, start, rows, page_table, page_size, limit
+        )
+        return replace(tree, parent=parent), NodeInputs(ids, positions, slots)
+
+    def chain_places(
+        self, start: Tensor, rows: Tensor, page_table: Tensor, page_size: int, steps: int
+    ) -> ChainPlaces:
+        return ChainPlaces(*chain_places(start, rows, page_table, page_size, steps))
+
+    def keep_last(
+        self, kept: Tensor, rows: Tensor, hidden: Tensor, residual: Tensor | None, index: Tensor, count: int
+    ) -> None:
+        keep_last(kept, rows, hidden, residual, index, count)
 
     def best(self, logits: Tensor) -> Tensor:
         return argmax(logits)

@@ -110,9 +110,9 @@ class LlamaModel(CausalLM):
         hidden, residual = self.embed(batch.input_ids), None
         aux: list[Tensor] = []
         for index, (layer, layer_kv) in enumerate(zip(self.layers, kv, strict=True)):
-            if index in self.aux_layers:
-                aux.append(_stream(hidden, residual))
             q, k, v, residual = layer.pre_attention(hidden, residual, layer_kv, batch, ops)
+            if index in self.aux_layers:  # what went in: no operation writes over a residual stream
+                aux.append(residual)
             attended = yield AttentionCall(q, k, v, layer_kv)
             hidden, residual = layer.post_attention(attended, residual, ops)
         if len(self.layers) in self.aux_layers:

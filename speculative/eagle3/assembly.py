@@ -66,9 +66,3 @@ def node_rows(accept_index: Tensor, count: int) -> Tensor:
     batch, width = accept_index.shape
     first = torch.arange(batch, device=accept_index.device).unsqueeze(1) * width
     return (first + accept_index[:, :count].clamp_min(0)).view(-1)
-
-
-def last_rows(n_accepted: Tensor, count: int) -> Tensor:
-    """int32 [B] -> int64 [B]: the row of [B * D, ...] of each last accepted token."""
-    first = torch.arange(len(n_accepted), device=n_accepted.device) * count
-    return first + n_accepted

@@ -35,9 +35,10 @@ class Chain(Proposal):
 
     def __call__(self, view: DraftView, hidden: Tensor) -> DraftTree:
         tokens = [view.root(), self._draft.best(hidden)]
-        for step in range(view.width - 2):
-            hidden = self._passes.ahead(view, step, tokens[-1], hidden)
-            tokens.append(self._draft.best(hidden))
+        for place in self._passes.lead(view, view.width - 2):
+            left = self._passes.ahead(view, place, tokens[-1], hidden)
+            best, hidden = self._draft.best_after(left)
+            tokens.append(best)
         return chain(torch.stack(tokens, dim=1))
 
 
@@ -53,8 +54,8 @@ class SampledChain(Proposal):
         if view.draws is None:
             return self._certain(view, hidden)
         drawn = [self._draw(view, 0, hidden)]
-        for step in range(view.width - 2):
-            hidden = self._passes.ahead(view, step, drawn[-1][0], hidden)
+        for step, place in enumerate(self._passes.lead(view, view.width - 2)):
+            hidden = self._passes.ahead(view, place, drawn[-1][0], hidden).total()
             drawn.append(self._draw(view, step + 1, hidden))
         return sampled_chain(view.root(), [token for token, _ in drawn], [q for _, q in drawn])
 

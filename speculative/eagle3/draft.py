@@ -52,6 +52,19 @@ class Eagle3Weights:
     own_bytes: int = 0
 
 
+@dataclass(frozen=True)
+class Leaving:
+    """What a pass computed, [T, H], its last sum still to be made: hidden + residual (None: hidden alone).
+    Whoever needs a few rows, or their norm, has the sum for nothing."""
+
+    hidden: Tensor
+    residual: Tensor | None
+
+    def total(self) -> Tensor:
+        """[T, H]."""
+        return self.hidden if self.residual is None else self.hidden + self.residual
+
+
 class Eagle3Draft(DraftModel):
     """A draft model on one device, with the KV of its one layer.
 
@@ -95,6 +108,12 @@ class Eagle3Draft(DraftModel):
         The result is the residual stream before the final norm; with norm_output after it. `hidden` may be
         overwritten. The caller has run attention.init_forward_metadata(batch).
         """
+        return self.run(batch, hidden, attention, kv).total()
+
+    def run(
+        self, batch: ForwardBatch, hidden: Tensor, attention: AttentionBackend, kv: Sequence[LayerKV]
+    ) -> Leaving:
+        """`forward`, but for its last sum."""
         ops, weights = attention.ops, self.weights
         both = self._inputs(batch, hidden, ops)
         residual = both[:, self.hidden_size :] if self.shape.norm_before_residual else hidden
@@ -124,13 +143,14 @@ class Eagle3Draft(DraftModel):
         q, k = ops.rope_store(q, k, v, self._cos, self._sin, kv, batch)
         return q, k, v
 
-    def _leave(self, hidden: Tensor, residual: Tensor, ops: ModelOps) -> Tensor:
+    def _leave(self, hidden: Tensor, residual: Tensor, ops: ModelOps) -> Leaving:
         if not self.shape.norm_output:
-            return hidden + residual
-        return ops.add_rms_norm(hidden, residual, self.weights.final_norm, self._eps)[0]
+            return Leaving(hidden, residual)
+        return Leaving(ops.add_rms_norm(hidden, residual, self.weights.final_norm, self._eps)[0], None)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """What `forward` returned, [N, H] -> fp32 [N, Vd] over the draft's own vocabulary."""
+        """What `forward` returned, [N, H] -> [N, Vd] over the draft's own vocabulary, in fp32 or the
+        model's precision (ModelOps.scores)."""
         norm = self._head_norm
         normed = hidden if norm is None else self._ops.rms_norm(hidden.clone(), norm, self._eps)
         return self._ops.scores(normed, self.weights.head)
@@ -144,6 +164,28 @@ class Eagle3Draft(DraftModel):
         """[N, H] -> int32 [N]: the most probable next tokens, in target ids."""
         weights = self.weights
         return self._ops.best(hidden, self._head_norm, self._eps, weights.choice, weights.target_ids)
+
+    def best_after(self, left: Leaving) -> tuple[Tensor, Tensor]:
+        """(`best` of a pass's result, the result [N, H]), the sum made on the way; `left` is used up."""
+        hidden, normed = self._normed(left)
+        weights = self.weights
+        best = self._ops.best(normed, None, self._eps, weights.choice, weights.target_ids)
+        return best, hidden
+
+    def top_after(self, left: Leaving, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """(ids, probabilities) as `top` of a pass's result, and the result; `left` is used up."""
+        hidden, normed = self._normed(left)
+        weights = self.weights
+        ids, logprobs = self._ops.top(normed, None, self._eps, weights.choice, weights.target_ids, k)
+        return ids, logprobs, hidden
+
+    def _normed(self, left: Leaving) -> tuple[Tensor, Tensor]:
+        """A pass's result, and that as the head takes it."""
+        if left.residual is None:
+            return left.hidden, left.hidden
+        norm = self.weights.final_norm
+        normed, total = self._ops.add_rms_norm(left.hidden, left.residual, norm, self._eps)
+        return total, normed
 
     def top(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """[N, H] -> the k most probable next tokens, best first: (target ids int32 [N, k], natural-log

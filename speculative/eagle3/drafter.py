@@ -134,8 +134,8 @@ class Eagle3(Speculator):
         rows = min(self.plan.longest_run, view.width)
         first = assembly.node_rows(seen.accept_index, rows) if self.plan.tree else None
         taken = states if first is None else states.index_select(0, first)
-        hidden = self._passes.follow(view, seen.emitted[:, :rows], taken)
-        self._keep(view, hidden.index_select(0, assembly.last_rows(seen.n_accepted, rows)))
+        left = self._passes.follow(view, seen.emitted[:, :rows], taken)
+        self._passes.keep_last(view.relay[HIDDEN], view.rows, left, seen.n_accepted, rows)
 
     def prefill(self, view: DraftView, seen: PrefillSeen) -> None:
         self._keep(view, self._passes.prefill(view, seen, self._states(seen)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -17,7 +18,9 @@ from torch import Tensor
 from backends.base import AttentionBackend
 from engine.batch import ForwardBatch, Mode, SeqLens
 from speculative.base import DraftHost, DraftView, PrefillSeen
-from speculative.eagle3.draft import Eagle3Draft
+from speculative.eagle3.draft import Eagle3Draft, Leaving
+from speculative.ops import draft_ops
+from speculative.tree import chain
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,22 @@ class Window:
     seen: Tensor
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where one pass of a chain stands: lengths before it, positions and slots int64 [B] of its tokens."""
+
+    lens: SeqLens
+    positions: Tensor
+    slots: Tensor
+
+
 class DraftPasses:
     """One draft model with its attention slots and its KV."""
 
     def __init__(self, draft: Eagle3Draft, host: DraftHost) -> None:
         self._draft = draft
         self._kv = host.kv
+        self._ops = draft_ops(host.kernels)
         self._drafting = host.draft
         self._following = host.draft_extend
         attention = self._drafting or self._following
@@ -43,44 +56,56 @@ class DraftPasses:
         self._last = draft.positions - 1
         self._overreach = host.context > draft.positions
 
-    def ahead(self, view: DraftView, by: int, tokens: Tensor, hidden: Tensor) -> Tensor:
-        """One token a request behind `by` drafted ones: tokens int32 [B] and hidden [B, H] -> [B, H]."""
-        lens = moved(view.seq_lens, by)
-        at = lens.device.long()
-        batch = self._verify(view, tokens, at, view.slots(view.rows, at), lens, 1)
+    def lead(self, view: DraftView, steps: int) -> tuple[Place, ...]:
+        """Where the first `steps` passes of a chain stand, all of them at once."""
+        lens = view.seq_lens
+        places = self._ops.chain_places(lens.device, view.rows, view.page_table, view.page_size, steps)
+        positions = self._reach(places.positions)
+        return tuple(
+            Place(moved(lens, step, places.lens[step]), positions[step], places.slots[step])
+            for step in range(steps)
+        )
+
+    def ahead(self, view: DraftView, place: Place, tokens: Tensor, hidden: Tensor) -> Leaving:
+        """One token a request at a place of `lead`: tokens int32 [B] and hidden [B, H] -> [B, H]."""
+        batch = self._verify(view, tokens, place.positions, place.slots, place.lens, 1)
         return self._run(batch, hidden, self._drafting)
 
-    def branch(self, view: DraftView, depth: int, tokens: Tensor, hidden: Tensor, window: Window) -> Tensor:
+    def branch(self, view: DraftView, depth: int, tokens: Tensor, hidden: Tensor, window: Window) -> Leaving:
         """W nodes a request, all at seq_len + depth: tokens int32 [B, W], hidden [B * W, H] -> [B * W, H]."""
         width = tokens.shape[1]
         at = (view.seq_lens.device.long() + depth).repeat_interleave(width)
         own = window.slots[:, -width:].reshape(-1)
-        batch = self._verify(view, tokens, at, own, view.seq_lens, width)
+        batch = self._verify(view, tokens, self._reach(at), own, view.seq_lens, width)
         batch = replace(batch, tree_mask=window.seen, window_slots=window.slots)
         return self._run(batch, hidden, self._drafting)
 
-    def follow(self, view: DraftView, tokens: Tensor, states: Tensor) -> Tensor:
+    def follow(self, view: DraftView, tokens: Tensor, states: Tensor) -> Leaving:
         """The true entries from seq_len on: tokens int32 [B, W] (the NEXT ones), states [B * W, n * Ht] ->
         [B * W, H]."""
-        width = tokens.shape[1]
-        steps = torch.arange(width, device=tokens.device)
-        at = view.seq_lens.device.long().unsqueeze(1) + steps
-        slots = view.slots(view.rows.unsqueeze(1), at).view(-1)
-        batch = self._verify(view, tokens, at.view(-1), slots, view.seq_lens, width)
+        lens, drafts = view.seq_lens, chain(tokens)
+        shape = self._ops.geometry(drafts, needs_mask=False)
+        at = self._ops.node_inputs(drafts, shape, lens.device, view.rows, view.page_table, view.page_size)
+        batch = self._verify(view, at.ids, self._reach(at.positions), at.slots, lens, tokens.shape[1])
         return self._run(batch, self._draft.fuse(states), self._following)
+
+    def keep_last(self, kept: Tensor, rows: Tensor, left: Leaving, index: Tensor, count: int) -> None:
+        """Of what `follow` left, row index[b] (int32 [B]) of each request's `count` goes to kept[rows[b]]."""
+        self._ops.keep_last(kept, rows, left.hidden, left.residual, index, count)
 
     def prefill(self, view: DraftView, seen: PrefillSeen, states: Tensor) -> Tensor:
         """The target's chunk again: states [T, n * Ht] -> [B, H] of each request's last token."""
         chunk = seen.forward
         tokens = view.tokens[seen.token_rows, chunk.positions + 1].long()
         batch = replace(chunk, input_ids=tokens, positions=self._reach(chunk.positions), logit_rows=None)
-        hidden = self._run(batch, self._draft.fuse(states), self._following)
+        hidden = self._run(batch, self._draft.fuse(states), self._following).total()
         return hidden.index_select(0, chunk.query_start[1:].long() - 1)
 
     def restore(self, view: DraftView, at: Tensor, slots: Tensor, tokens: Tensor, states: Tensor) -> None:
         """Write the KV of entries that were left out: at and slots int64 [B, W], tokens int32 [B, W], states
         [B * W, n * Ht]. Its attention never runs, so `view.seq_lens` may lie past `at`."""
-        batch = self._verify(view, tokens, at.reshape(-1), slots.reshape(-1), view.seq_lens, tokens.shape[1])
+        positions, slots = self._reach(at.reshape(-1)), slots.reshape(-1)
+        batch = self._verify(view, tokens, positions, slots, view.seq_lens, tokens.shape[1])
         assert self._following is not None
         self._following.init_forward_metadata(batch)
         self._draft.store(batch, self._draft.fuse(states), self._following, self._kv)
@@ -88,27 +113,26 @@ class DraftPasses:
     def again(self, view: DraftView, slots: Tensor, states: Tensor) -> Tensor:
         """The last entry once more, at seq_len - 1: slots int64 [B], states [B, n * Ht] -> [B, H]."""
         lens = moved(view.seq_lens, -1)
-        batch = self._verify(view, view.root(), lens.device.long(), slots, lens, 1)
-        return self._run(batch, self._draft.fuse(states), self._following)
+        batch = self._verify(view, view.root(), self._reach(lens.device.long()), slots, lens, 1)
+        return self._run(batch, self._draft.fuse(states), self._following).total()
 
-    def _run(self, batch: ForwardBatch, hidden: Tensor, attention: AttentionBackend | None) -> Tensor:
+    def _run(self, batch: ForwardBatch, hidden: Tensor, attention: AttentionBackend | None) -> Leaving:
         assert attention is not None, "the plan asked for no attention of this kind"
         attention.init_forward_metadata(batch)
-        return self._draft.forward(batch, hidden, attention, self._kv)
+        return self._draft.run(batch, hidden, attention, self._kv)
 
     def _verify(
         self, view: DraftView, tokens: Tensor, at: Tensor, slots: Tensor, lens: SeqLens, width: int
     ) -> ForwardBatch:
         count = len(lens.bound)
-        start = torch.arange(0, (count + 1) * width, width, dtype=torch.int32, device=slots.device)
         return ForwardBatch(
             mode=Mode.VERIFY if count else Mode.IDLE,
             rows=view.rows,
-            input_ids=tokens.reshape(-1).long(),
-            positions=self._reach(at),
+            input_ids=tokens.reshape(-1),
+            positions=at,
             slots=slots,
             seq_lens=lens,
-            query_start=start,
+            query_start=_starts(width, 1 << count.bit_length(), slots.device)[: count + 1],
             query_lens=(width,) * count,
             page_table=view.page_table,
             width=width,
@@ -120,14 +144,22 @@ class DraftPasses:
         return positions.clamp_max(self._last) if self._overreach else positions
 
 
-def moved(lens: SeqLens, by: int) -> SeqLens:
-    """Lengths `by` tokens further, never below zero; the bounds and the mirror move along."""
+def moved(lens: SeqLens, by: int, device: Tensor | None = None) -> SeqLens:
+    """Lengths `by` tokens further, never below zero; the bounds and the mirror move along. device: the moved
+    lengths, where they are known already."""
     if by == 0:
         return lens
     host = None if lens.host is None else _moved(lens.host, by)
-    device = lens.device + by
-    return SeqLens(device if by > 0 else device.clamp_min(0), _moved(lens.bound, by), host)
+    if device is None:
+        device = (lens.device + by).clamp_min(0)
+    return SeqLens(device, _moved(lens.bound, by), host)
 
 
 def _moved(lens: Sequence[int], by: int) -> tuple[int, ...]:
     return tuple([max(length + by, 0) for length in lens])
+
+
+@cache  # constants: a pass that makes them anew spends a kernel on each
+def _starts(width: int, count: int, device: torch.device) -> Tensor:
+    """int32 [count + 1]: where the tokens of each of `count` requests begin."""
+    return torch.arange(0, (count + 1) * width, width, dtype=torch.int32, device=device)

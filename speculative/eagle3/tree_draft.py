@@ -63,8 +63,8 @@ class Tree(Proposal):
         """Run the front's nodes: their children join the candidates, their own outputs the front."""
         topk = self._size.topk
         tokens = found.tokens.gather(1, front.survivors)
-        hidden = self._passes.branch(view, depth, tokens, front.hidden.flatten(0, 1), front.window)
-        children, logprobs = self._draft.top(hidden, topk)
+        left = self._passes.branch(view, depth, tokens, front.hidden.flatten(0, 1), front.window)
+        children, logprobs, hidden = self._draft.top_after(left, topk)
         shape = (len(tokens), topk, topk)
         found = next_level(found, front.survivors, children.view(shape), logprobs.view(shape))
         return found, _Front(front.survivors, hidden.view(front.hidden.shape), front.window)

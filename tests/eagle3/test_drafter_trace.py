@@ -17,6 +17,7 @@ from torch import Tensor
 from engine.batch import ForwardBatch
 from engine.params import SamplingParams
 from speculative.base import DraftView, Observed, PrefillSeen
+from speculative.eagle3.draft import Leaving
 
 PROMPT = [11, 42, 7, 99, 3, 250, 8, 61, 5, 17]
 PARAMS = SamplingParams(max_tokens=5, ignore_eos=True)
@@ -42,20 +43,23 @@ class Trace:
         self.proposed: list[list[int]] = []
         self.emitted: list[list[int]] = []
         self.draft, self._script = draft_of(llm), iter(script)
-        self._forward = self.draft.forward
-        vars(self.draft).update(forward=self._recorded, best=self._next)
+        self._run = self.draft.run
+        vars(self.draft).update(run=self._recorded, best=self._next, best_after=self._next_after)
         drafter = drafter_of(llm)
         self._observe, self._prefill = drafter.observe, drafter.prefill
         vars(drafter).update(observe=self._observed, prefill=self._prefilled)
 
-    def _recorded(self, batch: ForwardBatch, hidden: Tensor, *rest: Any) -> Tensor:
+    def _recorded(self, batch: ForwardBatch, hidden: Tensor, *rest: Any) -> Leaving:
         given = hidden.clone()
-        out = self._forward(batch, hidden, *rest)
+        out = self._run(batch, hidden, *rest).total()
         self.passes.append(Pass(batch.input_ids.tolist(), batch.positions.tolist(), given, out.clone()))
-        return out
+        return Leaving(out, None)
 
     def _next(self, hidden: Tensor) -> Tensor:
         return torch.tensor([next(self._script)], dtype=torch.int32)
+
+    def _next_after(self, left: Leaving) -> tuple[Tensor, Tensor]:
+        return self._next(left.hidden), left.hidden
 
     def _observed(self, view: DraftView, seen: Observed) -> None:
         assert seen.aux is not None

@@ -119,8 +119,8 @@ def test_an_idle_batch_goes_through_every_forward(shape: str) -> None:
         drafter, table = llm._container.speculator(), llm._container.table()
         calls: list[int] = []
         draft = draft_of(llm)
-        forward = draft.forward
-        vars(draft)["forward"] = lambda *given: (calls.append(given[0].size), forward(*given))[1]
+        run = draft.run
+        vars(draft)["run"] = lambda *given: (calls.append(given[0].size), run(*given))[1]
         none = torch.zeros(0, dtype=torch.int64)
         width = drafter.plan.width
         view = DraftView(

@@ -16,6 +16,7 @@ from engine.batch import LayerKV, Mode, SeqLens
 from engine.llm import LLM
 from engine.params import SamplingParams
 from speculative.base import DraftView
+from speculative.eagle3.draft import Leaving
 from speculative.eagle3.passes import Window
 
 PARAMS = SamplingParams(max_tokens=6, ignore_eos=True)
@@ -35,8 +36,8 @@ class Branches:
 
     def _compared(
         self, view: DraftView, depth: int, tokens: Tensor, hidden: Tensor, window: Window
-    ) -> Tensor:
-        out: Tensor = self._branch(view, depth, tokens, hidden, window)
+    ) -> Leaving:
+        out: Tensor = self._branch(view, depth, tokens, hidden, window).total()
         rows, width = tokens.shape
         self._paths = [[] for _ in range(rows)] if depth == 0 else self._paths
         for b in range(rows):
@@ -51,7 +52,7 @@ class Branches:
                 assert len(path) == depth + 1, "one ancestor a level"
                 self._compare(prefix, path, out[b * width + r])
             self.forks += len({tuple(path[:-1]) for path in new}) < width and depth > 0
-        return out
+        return Leaving(out, None)
 
     def _compare(self, prefix: Tensor, path: list[int], out: Tensor) -> None:
         expected = continued(self._llm, prefix, path)

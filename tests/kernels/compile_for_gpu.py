@@ -30,7 +30,8 @@ from kernels.tree_geometry import _tree_geometry, _tree_paths
 INTEGERS = {
     "*u8": "tree mask",
     "*i32": "arrivals table lens start parent tokens target index stop min max "
-    "accepted emitted kept finish count paths signal packed table_lens out_len out_token best index",
+    "accepted emitted kept finish count paths signal packed table_lens out_len out_token best index "
+    "most present",
     "*i64": "rows positions slots window depth address ids",
 }
 INTEGER_POINTERS = {f"{name}_ptr": kind for kind, names in INTEGERS.items() for name in names.split()}
@@ -125,7 +126,8 @@ def main(capability: int, dtype: str) -> None:
         enters = {"SIGNAL": width > 1, "COMMIT": True}
         compile_one(_accept_tree, dtype, target, 1, **run, **enters)
         compile_one(_enter_run, dtype, target, 1, DRAFTED=width > 1, **run, **enters)
-        compile_one(_node_inputs, dtype, target, 1, W=width, W_P=side, PAGE=16, TREE=width > 1, ROWS=1)
+        drafts = {"TREE": width > 1, "LIMIT": width > 1}
+        compile_one(_node_inputs, dtype, target, 1, W=width, W_P=side, PAGE=16, ROWS=1, **drafts)
         compile_one(_tree_geometry, dtype, target, 1, W=width, W_P=side, ROWS=1)
         compile_one(_tree_paths, dtype, target, 1, W=width, W_P=side, ROWS=1)
         compile_one(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.batch import ABSENT, DraftTree, ForwardBatch
 from speculative.base import DraftView, NoSpeculation, RelayField, SpecPlan, Speculator
-from speculative.eagle3.draft import Eagle3Draft
+from speculative.eagle3.draft import Eagle3Draft, Leaving
 from speculative.tree import chain
 
 
@@ -72,12 +72,12 @@ def likely(table: Tensor, token: Tensor) -> Tensor:
 def teach_drafts(monkeypatch: pytest.MonkeyPatch, table: Tensor) -> None:
     """Every EAGLE3 draft made from now on answers by the token that it was last given, on the device: its
     first hidden value carries it. All its arithmetic runs, none of it decides."""
-    forward = Eagle3Draft.forward
+    run = Eagle3Draft.run
 
-    def marking(self: Eagle3Draft, batch: ForwardBatch, *rest: Any) -> Tensor:
-        out = forward(self, batch, *rest).clone()
+    def marking(self: Eagle3Draft, batch: ForwardBatch, *rest: Any) -> Leaving:
+        out = run(self, batch, *rest).total().clone()
         out[:, 0] = batch.input_ids.to(out.dtype)
-        return out
+        return Leaving(out, None)
 
     def given(hidden: Tensor) -> Tensor:
         return hidden[:, 0].round().int().clamp(0, len(table) - 1)
@@ -91,6 +91,12 @@ def teach_drafts(monkeypatch: pytest.MonkeyPatch, table: Tensor) -> None:
         tokens = torch.where(given(hidden).unsqueeze(1) % 3 == 0, tokens.flip(1), tokens)
         return tokens, (-(steps + 0.3) / 2).expand(len(hidden), k)
 
-    monkeypatch.setattr(Eagle3Draft, "forward", marking)
-    monkeypatch.setattr(Eagle3Draft, "best", best)
-    monkeypatch.setattr(Eagle3Draft, "top", top)
+    def best_after(self: Eagle3Draft, left: Leaving) -> tuple[Tensor, Tensor]:
+        return best(self, left.hidden), left.hidden
+
+    def top_after(self: Eagle3Draft, left: Leaving, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        return *top(self, left.hidden, k), left.hidden
+
+    for taught in (best, top, best_after, top_after):
+        monkeypatch.setattr(Eagle3Draft, taught.__name__, taught)
+    monkeypatch.setattr(Eagle3Draft, "run", marking)

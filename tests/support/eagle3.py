@@ -16,7 +16,7 @@ from engine.kv_pool import KVPool
 from engine.llm import LLM
 from engine.params import SamplingParams
 from speculative.base import DraftView, Observed, PrefillSeen
-from speculative.eagle3.draft import Eagle3Draft
+from speculative.eagle3.draft import Eagle3Draft, Leaving
 from speculative.eagle3.drafter import HIDDEN, Eagle3
 from speculative.width import WidthChoice, WidthPolicy
 from support.engines import TINY, make, run
@@ -57,19 +57,28 @@ def teach(llm: LLM, table: Mapping[int, int]) -> None:
     """
     draft = draft_of(llm)
     given: dict[bytes, int] = {}
-    forward = draft.forward
+    run = draft.run
 
-    def remembering(batch: ForwardBatch, *rest: Any) -> Tensor:
-        out = forward(batch, *rest)
+    def remembering(batch: ForwardBatch, *rest: Any) -> Leaving:
+        out = run(batch, *rest).total()
         given.update(zip(map(_key, out), batch.input_ids.tolist(), strict=True))
-        return out
+        return Leaving(out, None)
 
     def top(hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
         rows = [_ranked(table, given.get(_key(row), 0), k) for row in hidden]
         logprobs = torch.log_softmax(-torch.arange(k).float() / 2, 0) - 0.1
         return torch.tensor(rows, dtype=torch.int32).view(len(rows), k), logprobs.expand(len(rows), k)
 
-    vars(draft).update(forward=remembering, top=top, best=lambda hidden: top(hidden, 1)[0][:, 0])
+    def best(hidden: Tensor) -> Tensor:
+        return top(hidden, 1)[0][:, 0]
+
+    vars(draft).update(
+        run=remembering,
+        top=top,
+        best=best,
+        top_after=lambda left, k: (*top(left.hidden, k), left.hidden),
+        best_after=lambda left: (best(left.hidden), left.hidden),
+    )
 
 
 def _ranked(table: Mapping[int, int], token: int, k: int) -> list[int]:
@@ -113,7 +122,7 @@ class Audit:
         self.accepted: list[int] = []
         self._llm = llm
         self._drafter, self._draft = drafter_of(llm), draft_of(llm)
-        self._forward = Eagle3Draft.forward
+        self._run = Eagle3Draft.run
         observe, prefill = self._drafter.observe, self._drafter.prefill
 
         def observed(view: DraftView, seen: Observed) -> None:
@@ -137,7 +146,7 @@ class Audit:
         for row, kept_at in zip(view.rows.tolist(), reached.tolist(), strict=True):
             length = int(lens[row])
             tokens = view.tokens[row, : length + 1].long()
-            kv, hidden = fresh(self._llm, tokens, self._forward)
+            kv, hidden = fresh(self._llm, tokens, self._run)
             slots = view.slots(torch.tensor([row]), torch.arange(length))
             mine = self._llm._container.draft_pool().layers[0]
             torch.testing.assert_close(mine.k[slots], kv.k[1 : length + 1], rtol=1e-4, atol=1e-4)
@@ -147,7 +156,7 @@ class Audit:
             self.checked += 1
 
 
-def fresh(llm: LLM, tokens: Tensor, forward: Any = Eagle3Draft.forward) -> tuple[LayerKV, Tensor]:
+def fresh(llm: LLM, tokens: Tensor, run: Any = Eagle3Draft.run) -> tuple[LayerKV, Tensor]:
     """(the draft's KV at slots 1.., its hidden states) of one unbroken pass: tokens int64 [n + 1]."""
     target, draft = llm._container.model(), draft_of(llm)
     count = len(tokens) - 1
@@ -161,7 +170,7 @@ def fresh(llm: LLM, tokens: Tensor, forward: Any = Eagle3Draft.forward) -> tuple
     batch = one_pass(tokens[1:])
     backend = _torch_attention(draft.num_heads, draft.num_kv_heads, draft.head_dim, draft.kv_layout)
     backend.init_forward_metadata(batch)
-    return own[0], forward(draft, batch, draft.fuse(states), backend, own)
+    return own[0], run(draft, batch, draft.fuse(states), backend, own).total()
 
 
 def one_pass(tokens: Tensor) -> ForwardBatch:

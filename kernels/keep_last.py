@@ -1,0 +1,49 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# ruff: noqa: N803
+"""Keeps one row of a pass for each request, at its place in a table of requests.
+
+Knows rows of numbers, not what they mean. Legend: B requests, R table rows, H size of a row.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.launch import INTERPRETED, jit, power_of_two, warps_for
+
+_GPU_BLOCK = 1024
+
+
+@jit(do_not_specialize=["index_row", "count", "index_ptr", "rows_ptr"])
+def _keep_last(
+    x_ptr, residual_ptr, index_ptr, rows_ptr, kept_ptr, x_row, residual_row, index_row, count,
+    H: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr,
+):  # fmt: skip
+    # Grid: (requests, blocks of H).
+    request = tl.program_id(0).to(tl.int64)
+    source = request * count + tl.load(index_ptr + request * index_row)
+    row = tl.load(rows_ptr + request)
+    col = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = col < H
+    x = tl.load(x_ptr + source * x_row + col, mask=inside, other=0.0)
+    if ADD:
+        beside = tl.load(residual_ptr + source * residual_row + col, mask=inside, other=0.0)
+        x = x.to(tl.float32) + beside.to(tl.float32)
+    tl.store(kept_ptr + row * H + col, x.to(kept_ptr.dtype.element_ty), mask=inside)
+
+
+def keep_last(
+    kept: Tensor, rows: Tensor, x: Tensor, residual: Tensor | None, index: Tensor, count: int
+) -> None:
+    """kept[rows[b]] = (x + residual)[b * count + index[b]]: kept [R, H], contiguous; rows int64 [B]; x and
+    residual [B * count, H], last axis contiguous; index int32 [B]."""
+    batch, size = rows.shape[0], kept.shape[1]
+    if batch:
+        block = power_of_two(size) if INTERPRETED else min(power_of_two(size), _GPU_BLOCK)
+        beside = x if residual is None else residual
+        _keep_last[(batch, triton.cdiv(size, block))](
+            x, beside, index, rows, kept, x.stride(0), beside.stride(0), index.stride(0), count,
+            H=size, BLOCK=block, ADD=residual is not None, num_warps=warps_for(block),
+        )  # fmt: skip
