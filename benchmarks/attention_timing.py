@@ -16,8 +16,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.ceilings import seconds_of
 from engine.batch import ForwardBatch, LayerKV, Mode, SeqLens
-from kernels.attention_decode import Workspace, attention_decode
+from kernels.attention_decode import attention_decode
 from kernels.attention_extend import attention_extend
+from kernels.attention_merge import Workspace
 from kernels.attention_splits import SplitPlan
 from kernels.attention_tiles import Tile, Tiles
 
@@ -70,8 +71,9 @@ class Pass:
 class Bench:
     """One pass over as many pools as no cache holds. Every candidate computes the same."""
 
-    def __init__(self, what: Pass, device: torch.device, cache: int) -> None:
-        """cache: bytes of the device's last cache."""
+    def __init__(self, what: Pass, device: torch.device, cache: int, positions: int = 0) -> None:
+        """cache: bytes of the device's last cache. positions: that a row of the table holds at least, as an
+        engine's would: grids follow from it."""
         self.what = what
         heads = what.heads
         self._copies = max(1, min(64, -(-CACHES * cache // what.bytes)))
@@ -84,7 +86,7 @@ class Bench:
         ]
         tokens = what.requests * what.new
         self._q = torch.randn((tokens, heads.query, heads.dim), dtype=DTYPE, device=device)
-        self.batch = _batch(what, pages, device)
+        self.batch = _batch(what, pages, device, positions // heads.page)
 
     @property
     def launches(self) -> int:
@@ -108,16 +110,17 @@ class Bench:
         """Our kernels on a decode pass."""
         what, heads = self.what, self.what.heads
         positions = self.batch.page_table.shape[1] * heads.page
-        cells = plan.cells(what.requests, what.new, heads.query, heads.kv, positions)
-        room = Workspace.allocate(cells, heads.dim, self._q.device)
-        tiles = Tiles(tile, tile)
+        shape = what.requests, what.new, heads.query, heads.kv
+        cells, counters = plan.cells(*shape, positions), plan.split_tiles(*shape)
+        room, tiles = Workspace.allocate(cells, counters, heads.dim, self._q.device), Tiles(tile, tile)
         return lambda q, kv: attention_decode(q, kv, self.batch, heads.scale, heads.page, tiles, plan, room)
 
     def extend(self, tile: Tile, plan: SplitPlan) -> Callable[[Tensor, LayerKV], Tensor]:
         """Our kernel on a prefill pass."""
         heads, tiles = self.what.heads, Tiles(tile, tile)
-        cells = plan.cells(1, 1, heads.query, heads.kv, self.batch.page_table.shape[1] * heads.page)
-        room = Workspace.allocate(cells, heads.dim, self._q.device)
+        shape = 1, 1, heads.query, heads.kv
+        cells = plan.cells(*shape, self.batch.page_table.shape[1] * heads.page)
+        room = Workspace.allocate(cells, plan.split_tiles(*shape), heads.dim, self._q.device)
         return lambda q, kv: attention_extend(q, kv, self.batch, heads.scale, heads.page, tiles, plan, room)
 
     def library(self) -> Callable[[Tensor, LayerKV], Tensor]:
@@ -149,11 +152,14 @@ def _mask(what: Pass, device: torch.device) -> Tensor:
     return torch.arange(what.before + what.new, device=device) <= row + what.before
 
 
-def _batch(what: Pass, pages: int, device: torch.device) -> ForwardBatch:
-    """Requests side by side, each on pages of its own, in order: SDPA reads the same pool as it lies."""
+def _batch(what: Pass, pages: int, device: torch.device, columns: int) -> ForwardBatch:
+    """Requests side by side, each on pages of its own, in order: SDPA reads the same pool as it lies.
+    columns: of the table, at least."""
     page, length = what.heads.page, what.before + what.new
-    table = torch.zeros((what.requests + 1, pages), dtype=torch.int32, device=device)
-    table[1:] = torch.arange(what.requests * pages, dtype=torch.int32, device=device).view(-1, pages) + 1
+    table = torch.zeros((what.requests + 1, max(pages, columns)), dtype=torch.int32, device=device)
+    table[1:, :pages] = (
+        torch.arange(what.requests * pages, dtype=torch.int32, device=device).view(-1, pages) + 1
+    )
     lens = torch.full((what.requests,), what.before, dtype=torch.int32, device=device)
     rows = torch.arange(1, what.requests + 1, device=device)
     starts = torch.arange(what.requests + 1, dtype=torch.int32, device=device) * what.new

@@ -1,7 +1,8 @@
 """`python -m benchmarks.tune_attention`: which tiles and splits make attention fastest on this GPU.
 
 Sweeps decode and verify over batch, context and width, and prefill over its length, beside torch's SDPA in
-the same run. Prints what was achieved and what won; the table in kernels/attention_tiles.py is kept by hand.
+the same run; `--quick` takes the few that decide most. Prints what was achieved, every variant, and what won
+in the words of kernels/attention_tiles.py, whose table is kept by hand.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,69 +24,118 @@ from kernels.attention_tiles import Tile, Tiles, tiles_for
 
 Run = Callable[[Tensor, LayerKV], Tensor]
 HEADS = {"llama-3.1-8b": Heads(32, 8, 128), "smollm2-135m": Heads(9, 3, 64)}
-DECODE = ((32, 4, 4), (64, 4, 2), (64, 4, 3), (64, 4, 4), (64, 8, 3), (128, 4, 2), (128, 8, 3))
+DECODE = (
+    (32, 2, 3), (32, 2, 4), (32, 4, 3), (32, 4, 4), (64, 4, 2), (64, 4, 3), (64, 8, 3), (128, 8, 2),
+)  # fmt: skip
 EXTEND = (
-    (128, 64, 8, 2), (128, 64, 8, 3), (128, 64, 4, 3), (128, 128, 8, 2), (128, 32, 8, 4), (64, 64, 4, 3),
-    (64, 128, 4, 2),
+    (128, 64, 8, 3, 0), (128, 64, 8, 2, 0), (128, 64, 8, 2, 128), (128, 128, 8, 2, 0), (128, 32, 8, 4, 128),
+    (128, 64, 8, 4, 0), (64, 64, 4, 2, 0), (64, 64, 4, 3, 0),
 )  # fmt: skip
 SPLITS = (1, 2, 4, 8, 16, 32)
+FINALISTS = 3  # tiles that are tried with all splits
 TOLERANCE = 2e-2  # between bf16 results
+QUICK = {
+    "batches": [1, 8, 64, 256], "contexts": [256], "widths": [1], "lengths": [1024, 8192], "prefix": 0,
+}  # fmt: skip
+QUICK_VERIFY = ((1, 5), (8, 5))  # batch, width
 
 
-def decode_row(what: Pass, ceilings: Ceilings, device: torch.device, early: bool) -> tables.Row:
-    """The table's choice, the best tile, the best number of splits with it, and SDPA."""
-    bench = Bench(what, device, _cache(device))
-    tiles = tiles_for(*_card(device), what.heads.dim)
-    rows = what.new * (what.heads.query // what.heads.kv)
-    plan = _plan(device, tiles)
-    chosen = replace(tiles.decode.at_most(rows), dependent=early)
-    every = {chosen} | {
-        Tile(chosen.rows, keys, warps=warps, stages=stages, dependent=early) for keys, warps, stages in DECODE
+@dataclass(frozen=True)
+class Card:
+    """What rows are measured on. early: dependent launch; positions: of a table's row."""
+
+    device: torch.device
+    ceilings: Ceilings
+    early: bool
+    positions: int
+
+    def bench(self, what: Pass) -> Bench:
+        cache = torch.cuda.get_device_properties(self.device).L2_cache_size
+        return Bench(what, self.device, int(cache), self.positions)
+
+    def tiles(self, dim: int) -> Tiles:
+        return tiles_for(torch.cuda.get_device_capability(self.device)[0], 2, dim)
+
+    def plan(self, tiles: Tiles) -> SplitPlan:
+        processors = torch.cuda.get_device_properties(self.device).multi_processor_count
+        return SplitPlan(4 * processors, 0, tiles.decode.rows)
+
+
+def decode_row(what: Pass, card: Card) -> tuple[tables.Row, list[tables.Row]]:
+    """The table's choice, the best tile and number of splits, and SDPA; then every variant."""
+    bench, tiles = card.bench(what), card.tiles(what.heads.dim)
+    plan = card.plan(tiles)
+    chosen = replace(
+        tiles.decode.at_most(what.new * (what.heads.query // what.heads.kv)), dependent=card.early
+    )
+    expected = bench.once(bench.library())
+    times = {
+        (tile, plan): timed(bench, bench.decode(tile, plan), expected)
+        for tile in [chosen, *(t for t in decode_tiles(chosen) if t != chosen)]
     }
-    expected = bench.once(bench.decode(chosen, plan))
-    times = {tile: timed(bench, bench.decode(tile, plan), expected) for tile in every}
-    best = min(times, key=lambda tile: times[tile])
-    by_splits = {
-        one.fixed: timed(bench, bench.decode(best, one), expected) for one in with_splits(plan, SPLITS)
-    }
-    fastest = min(by_splits, key=lambda count: by_splits[count])
-    return {
-        "batch": what.requests,
-        "context": what.before + what.new,
-        "width": what.new,
-        "now, us": 1e6 * times[chosen],
-        "now, GB/s": what.bytes / times[chosen] / 1e9,
-        "of the bandwidth": what.bytes / times[chosen] / ceilings.bandwidth,
-        "best, us": 1e6 * by_splits[fastest],
-        "best tile": text_of(best),
-        "best splits": fastest or "automatic",
+    for tile, _ in sorted(times, key=lambda key: times[key])[:FINALISTS]:
+        for one in with_splits(plan, SPLITS)[1:]:
+            times[tile, one] = timed(bench, bench.decode(tile, one), expected)
+    best = min(times, key=lambda key: times[key])
+    case: tables.Row = {"batch": what.requests, "context": what.before + what.new, "width": what.new}
+    row = {
+        **case,
+        "now, us": 1e6 * times[chosen, plan],
+        "now, TB/s": what.bytes / times[chosen, plan] / 1e12,
+        "of the bandwidth": what.bytes / times[chosen, plan] / card.ceilings.bandwidth,
+        "best, us": 1e6 * times[best],
+        "best, TB/s": what.bytes / times[best] / 1e12,
+        "best tile": text_of(best[0]),
+        "best splits": best[1].fixed or "automatic",
         "SDPA, us": 1e6 * timed(bench, bench.library(), expected),
     }
+    return row, [
+        {**case, "tile": text_of(tile), "splits": one.fixed or "automatic", "us": 1e6 * times[tile, one],
+         "TB/s": what.bytes / times[tile, one] / 1e12}
+        for tile, one in sorted(times, key=lambda key: times[key])
+    ]  # fmt: skip
 
 
-def extend_row(what: Pass, ceilings: Ceilings, device: torch.device, early: bool) -> tables.Row:
-    """The table's choice, the best tile, and SDPA."""
-    bench = Bench(what, device, _cache(device))
-    rows = what.new * (what.heads.query // what.heads.kv)
-    tiles = tiles_for(*_card(device), what.heads.dim)
-    plan, chosen = _plan(device, tiles), replace(tiles.extending(rows), dependent=early)
-    every = {chosen} | {
-        Tile(rows_, keys, warps=warps, stages=stages, dependent=early)
-        for rows_, keys, warps, stages in EXTEND
-    }
-    expected = bench.once(bench.extend(chosen, plan))
+def extend_row(what: Pass, card: Card) -> tuple[tables.Row, list[tables.Row]]:
+    """The table's choice, the best tile, and SDPA; then every variant."""
+    bench, tiles = card.bench(what), card.tiles(what.heads.dim)
+    plan = card.plan(tiles)
+    chosen = tiles.extending(what.new * (what.heads.query // what.heads.kv))
+    chosen = replace(chosen, dependent=card.early)
+    expected = bench.once(bench.library())
+    every = dict.fromkeys([chosen, *extend_tiles(card.early)])
     times = {tile: timed(bench, bench.extend(tile, plan), expected) for tile in every}
     best = min(times, key=lambda tile: times[tile])
-    return {
-        "tokens": what.new,
-        "before": what.before,
+    case: tables.Row = {"tokens": what.new, "before": what.before}
+    row = {
+        **case,
         "now, us": 1e6 * times[chosen],
         "now, TFLOP/s": what.flops / times[chosen] / 1e12,
-        "of the matrix rate": what.flops / times[chosen] / ceilings.flops,
+        "of the matrix rate": what.flops / times[chosen] / card.ceilings.flops,
         "best, us": 1e6 * times[best],
+        "best, TFLOP/s": what.flops / times[best] / 1e12,
         "best tile": text_of(best),
         "SDPA, us": 1e6 * timed(bench, bench.library(), expected),
     }
+    return row, [
+        {**case, "tile": text_of(tile), "us": 1e6 * time, "TFLOP/s": what.flops / time / 1e12}
+        for tile, time in sorted(times.items(), key=lambda item: item[1])
+    ]
+
+
+def decode_tiles(chosen: Tile) -> list[Tile]:
+    """Candidates with the chosen one's rows."""
+    return [
+        replace(chosen, keys=keys, warps=warps, stages=stages, registers=0) for keys, warps, stages in DECODE
+    ]
+
+
+def extend_tiles(early: bool) -> list[Tile]:
+    """Candidates for prompts."""
+    return [
+        Tile(rows, keys, warps=warps, stages=stages, dependent=early, registers=registers)
+        for rows, keys, warps, stages, registers in EXTEND
+    ]
 
 
 def timed(bench: Bench, run: Run, expected: Tensor) -> float:
@@ -103,8 +153,9 @@ def timed(bench: Bench, run: Run, expected: Tensor) -> float:
 
 
 def text_of(tile: Tile) -> str:
-    """A tile on one line of a table."""
-    return f"{tile.rows}x{tile.keys}, {tile.warps} warps, {tile.stages} stages"
+    """A tile as the table of tiles has it."""
+    limit = f", registers={tile.registers}" if tile.registers else ""
+    return f"Tile({tile.rows}, {tile.keys}, warps={tile.warps}, stages={tile.stages}{limit})"
 
 
 def decodes(
@@ -126,19 +177,6 @@ def extends(heads: Heads, lengths: Sequence[int], prefix: int) -> list[Pass]:
     ]
 
 
-def _card(device: torch.device) -> tuple[int, int]:
-    """What `tiles_for` asks: generation, bytes of an element."""
-    return torch.cuda.get_device_capability(device)[0], 2
-
-
-def _plan(device: torch.device, tiles: Tiles) -> SplitPlan:
-    return SplitPlan(4 * torch.cuda.get_device_properties(device).multi_processor_count, 0, tiles.decode.rows)
-
-
-def _cache(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).L2_cache_size)
-
-
 def _parser() -> argparse.ArgumentParser:
     made = tables.parser(__doc__)
     made.add_argument("--like", choices=tuple(HEADS), default="llama-3.1-8b", help="whose heads")
@@ -147,6 +185,8 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--widths", type=tables.numbers, default=[1, 5])
     made.add_argument("--lengths", type=tables.numbers, default=[128, 256, 512, 1024, 2048, 4096, 8192])
     made.add_argument("--prefix", type=int, default=4096, help="of a second round of prompts; 0 for none")
+    made.add_argument("--positions", type=int, default=8192, help="that a row of the page table holds")
+    made.add_argument("--quick", action="store_true", help="a few passes instead of all, some two minutes")
     return made
 
 
@@ -156,26 +196,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not torch.cuda.is_available():
         print("nothing can be measured: no CUDA device", file=sys.stderr)
         return 1
-    device, heads = torch.device("cuda"), HEADS[given.like]
+    device = torch.device("cuda")
     early = torch.cuda.get_device_capability(device)[0] >= 9
+    decoding, extending = passes_of(given)
     with torch.inference_mode():
-        ceilings = measure(device)
-        decoding, extending = tables.Section("Decode and verify"), tables.Section("Prefill, one prompt")
-        for section, row, passes in (
-            (decoding, decode_row, decodes(heads, given.batches, given.contexts, given.widths)),
-            (extending, extend_row, extends(heads, given.lengths, given.prefix)),
-        ):
-            for number, what in enumerate(passes):
-                tables.say(f"{section.title}: {number + 1}/{len(passes)} {what}")
-                section.rows.append(row(what, ceilings, device, early))
-                torch.cuda.empty_cache()
-    decoding.note = "SDPA reads keys that lie side by side; a launch of ours is the tiles and their merge."
-    ceiling = (
-        f"read bandwidth {ceilings.bandwidth / 1e12:.3g} TB/s, products {ceilings.flops / 1e12:.3g} TFLOP/s"
+        card = Card(device, measure(device), early, given.positions)
+        sections = [
+            *_measured("Decode and verify", decode_row, decoding, card),
+            *_measured("Prefill, one prompt", extend_row, extending, card),
+        ]
+    sections[0].note = "SDPA reads keys that lie side by side. Rates count keys and values once."
+    sections[-1].note = (
+        f"Ceilings of this run: read bandwidth {card.ceilings.bandwidth / 1e12:.3g} TB/s, "
+        f"products {card.ceilings.flops / 1e12:.3g} TFLOP/s."
     )
-    extending.note = f"Ceilings of this run: {ceiling}."
-    tables.publish(tables.heading("cuda"), [decoding, extending], given.json)
+    tables.publish(tables.heading("cuda"), sections, given.json)
     return 0
+
+
+def passes_of(given: argparse.Namespace) -> tuple[list[Pass], list[Pass]]:
+    """Of decode and of prefill, as asked for."""
+    heads = HEADS[given.like]
+    asked = argparse.Namespace(**{**vars(given), **QUICK}) if given.quick else given
+    decoding = decodes(heads, asked.batches, asked.contexts, asked.widths)
+    if given.quick:
+        decoding += [decodes(heads, [batch], asked.contexts, [width])[0] for batch, width in QUICK_VERIFY]
+    return decoding, extends(heads, asked.lengths, asked.prefix)
+
+
+def _measured(
+    title: str, row: Callable[[Pass, Card], tuple[tables.Row, list[tables.Row]]], passes: Sequence[Pass],
+    card: Card,
+) -> list[tables.Section]:  # fmt: skip
+    """What won, and every variant."""
+    won, variants = tables.Section(title), tables.Section(f"{title}: variants")
+    for number, what in enumerate(passes):
+        tables.say(f"{title}: {number + 1}/{len(passes)} {what}")
+        best, every = row(what, card)
+        tables.say(" ".join(f"{name}: {tables.shown(value)};" for name, value in best.items()))
+        won.rows.append(best)
+        variants.rows += every
+        torch.cuda.empty_cache()
+    return [won, variants]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,17 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is first imported
 
 from benchmarks.attention_timing import Bench, Heads, Pass, with_splits
-from benchmarks.tune_attention import decodes, extends, main, text_of, timed
+from benchmarks.tune_attention import (
+    _parser,
+    decode_tiles,
+    decodes,
+    extend_tiles,
+    extends,
+    main,
+    passes_of,
+    text_of,
+    timed,
+)
 from kernels.attention_splits import SplitPlan
 from kernels.attention_tiles import Tile
 
@@ -81,7 +91,39 @@ def test_what_does_not_fit_takes_forever() -> None:
 
 
 def test_a_tile_on_one_line() -> None:
-    assert text_of(Tile(16, 64, warps=4, stages=3)) == "16x64, 4 warps, 3 stages"
+    for tile in (Tile(16, 64, warps=4, stages=3), Tile(128, 32, warps=8, stages=2, registers=128)):
+        assert eval(text_of(tile), {"Tile": Tile}) == tile
+
+
+def test_candidates_are_all_different() -> None:
+    chosen = Tile(16, 64, warps=4, stages=3, dependent=True)
+    for tiles in (decode_tiles(chosen), extend_tiles(True)):
+        assert len(set(tiles)) == len(tiles)
+        assert all(tile.dependent for tile in tiles)
+    assert {tile.rows for tile in decode_tiles(chosen)} == {16}
+
+
+def test_a_quick_sweep_takes_the_passes_that_decide_most() -> None:
+    decoding, extending = passes_of(_parser().parse_args(["--quick"]))
+    assert [(p.requests, p.new, p.before + p.new) for p in decoding] == [
+        (1, 1, 256), (8, 1, 256), (64, 1, 256), (256, 1, 256), (1, 5, 256), (8, 5, 256)
+    ]  # fmt: skip
+    assert [(p.new, p.before) for p in extending] == [(1024, 0), (8192, 0)]
+    decoding, extending = passes_of(_parser().parse_args(["--batches", "2", "--prefix", "0"]))
+    assert {p.requests for p in decoding} == {2}
+    assert len(extending) == 7
+
+
+@interpreted
+def test_a_wide_table_changes_no_result() -> None:
+    what = Pass(SMALL, 2, 1, 31, verify=True)
+    narrow, wide = Bench(what, CPU, 0), Bench(what, CPU, 0, 256)
+    assert (narrow.batch.page_table.shape[1], wide.batch.page_table.shape[1]) == (4, 32)
+    assert torch.equal(wide.batch.page_table[:, :4], narrow.batch.page_table)
+    plan = SplitPlan(64, 0, 16)
+    torch.testing.assert_close(
+        wide.once(wide.decode(TILE, plan)), wide.once(wide.library()), rtol=2e-2, atol=2e-2
+    )
 
 
 @interpreted
