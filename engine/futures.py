@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,9 +20,9 @@ from engine.device_queue import DeviceQueue, Published, Ticket, Work
 from engine.errors import InternalError
 from engine.metrics import EngineMetrics
 
+T = TypeVar("T")
 POISONED = -7777  # debug: what a consumed result buffer holds
 _TAIL = 5  # columns behind the tokens of a packed row: count, finish, accepted, drafted, signal
-_SILENT = [0] * _TAIL  # of a row that emits nothing
 
 
 @dataclass
@@ -118,27 +119,42 @@ def published(
 def _to_result(step: ScheduledStep, tensors: Sequence[Tensor], *, mirrored: bool) -> StepResult:
     """Spread the rows that emitted over all rows of the step."""
     packed, *logprobs = tensors[:-1] if mirrored else tensors
-    rows = packed.tolist()
-    logs = _logprobs(rows, logprobs) if logprobs else None
+    values = packed.numpy()
+    counts, *tails = values[:, -_TAIL:].T.tolist()
+    runs = [run[:count] for run, count in zip(values[:, :-_TAIL].tolist(), counts, strict=True)]
+    logs = _logprobs(runs, packed.shape[1] - _TAIL, logprobs) if logprobs else None
     if not all(step.emits):
-        where = {i: n for n, i in enumerate(i for i, emits in enumerate(step.emits) if emits)}
-        rows = [rows[where[i]] if i in where else _SILENT for i in range(len(step.rows))]
-        logs = [logs[where[i]] if i in where else [] for i in range(len(step.rows))] if logs else None
-    tails = [list(column) for column in zip(*(row[-_TAIL + 1 :] for row in rows), strict=True)]
-    finish, accepted, drafted, signal = tails or ([], [], [], [])
-    return StepResult(
-        step.step_id, [row[: row[-_TAIL]] for row in rows], finish, accepted, drafted, signal, logs
-    )
+        at = [i for i, emits in enumerate(step.emits) if emits]
+        runs, tails = _spread(step, at, runs), [_zeros(step, at, column) for column in tails]
+        logs = None if logs is None else _spread(step, at, logs)
+    finish, accepted, drafted, signal = tails
+    return StepResult(step.step_id, runs, finish, accepted, drafted, signal, logs)
 
 
-def _logprobs(rows: list[list[int]], tensors: Sequence[Tensor]) -> list[list[TokenLogprob]]:
-    """One entry an emitted token; tensors hold a row a position, W a request."""
+def _spread(step: ScheduledStep, at: Sequence[int], lists: Sequence[list[T]]) -> list[list[T]]:
+    found: list[list[T]] = [[] for _ in step.rows]
+    for i, own in zip(at, lists, strict=True):
+        found[i] = own
+    return found
+
+
+def _zeros(step: ScheduledStep, at: Sequence[int], numbers: Sequence[int]) -> list[int]:
+    found = [0] * len(step.rows)
+    for i, number in zip(at, numbers, strict=True):
+        found[i] = number
+    return found
+
+
+def _logprobs(
+    runs: Sequence[Sequence[int]], width: int, tensors: Sequence[Tensor]
+) -> list[list[TokenLogprob]]:
+    """One entry an emitted token; tensors hold a row a position, `width` a request."""
     own = tensors[0].tolist()
     tops = [list(zip(i, v, strict=True)) for i, v in zip(*(t.tolist() for t in tensors[1:]), strict=True)]
-    width = len(rows[0]) - _TAIL if rows else 0
-    out = []
-    for n, row in enumerate(rows):
-        at = range(n * width, n * width + row[-_TAIL])
-        entries = [TokenLogprob(row[j], own[i], tuple(tops[i]) if tops else ()) for j, i in enumerate(at)]
-        out.append(entries)
-    return out
+    return [
+        [
+            TokenLogprob(token, own[i], tuple(tops[i]) if tops else ())
+            for i, token in enumerate(run, n * width)
+        ]
+        for n, run in enumerate(runs)
+    ]
