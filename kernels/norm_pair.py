@@ -15,12 +15,11 @@ from kernels.launch import dependent, enter, jit, power_of_two, tile_rows, warps
 
 
 @jit
-def _normed(x_ptr, weight_ptr, out_ptr, at, col, inside, eps, H: tl.constexpr):
+def _normed(x_ptr, weight, out_ptr, at, inside, eps, H: tl.constexpr):
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     scale = tl.rsqrt(tl.sum(x * x, axis=1) / H + eps)
-    weight = tl.load(weight_ptr + col, mask=col < H, other=0.0).to(tl.float32)
-    return ((x * scale[:, None]).to(dtype).to(tl.float32) * weight[None, :]).to(dtype)
+    return ((x * scale[:, None]).to(dtype).to(tl.float32) * weight.to(tl.float32)[None, :]).to(dtype)
 
 
 @jit(do_not_specialize=["rows"])
@@ -29,15 +28,19 @@ def _norm_pair(
     H: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     # Grid: (blocks of rows, 2 sides).
-    enter(PDL)
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    col = tl.arange(0, BLOCK)
-    inside = (row < rows)[:, None] & (col < H)[None, :]
     side = tl.program_id(1)
+    col = tl.arange(0, BLOCK)
     if side == 0:
-        out = _normed(a_ptr, a_weight_ptr, out_ptr, row[:, None] * a_stride + col, col, inside, eps, H)
+        weight = tl.load(a_weight_ptr + col, mask=col < H, other=0.0)
     else:
-        out = _normed(b_ptr, b_weight_ptr, out_ptr, row[:, None] * b_stride + col, col, inside, eps, H)
+        weight = tl.load(b_weight_ptr + col, mask=col < H, other=0.0)
+    enter(PDL)  # the weight is on its way while the kernel in front ends
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    inside = (row < rows)[:, None] & (col < H)[None, :]
+    if side == 0:
+        out = _normed(a_ptr, weight, out_ptr, row[:, None] * a_stride + col, inside, eps, H)
+    else:
+        out = _normed(b_ptr, weight, out_ptr, row[:, None] * b_stride + col, inside, eps, H)
     tl.store(out_ptr + row[:, None] * (2 * H) + side * H + col[None, :], out, mask=inside)
 
 
@@ -55,6 +58,6 @@ def norm_pair(
         tile = tile_rows(rows, block)
         _norm_pair[(triton.cdiv(rows, tile), 2)](
             a, a_weight, b, b_weight, out, rows, a.stride(0), b.stride(0), eps,
-            H=size, ROWS=tile, BLOCK=block, num_warps=warps_for(tile * block), **dependent(early),
+            H=size, ROWS=tile, BLOCK=block, num_warps=warps_for(tile * block // 2), **dependent(early),
         )  # fmt: skip
     return out

@@ -22,9 +22,10 @@ def _rms_norm(
     H: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
+    col = tl.arange(0, BLOCK)
+    weight = tl.load(weight_ptr + col, mask=col < H, other=0.0)  # on its way while the kernel in front ends
     enter(PDL)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    col = tl.arange(0, BLOCK)
     inside = (row < rows)[:, None] & (col < H)[None, :]
     source = (row // inner) * stride_outer + (row % inner) * stride_inner
     target = row[:, None] * H + col[None, :]
@@ -38,9 +39,8 @@ def _rms_norm(
         tl.store(total_ptr + target, x, mask=inside)
         x = x.to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x, axis=1) / H + eps)
-    weight = tl.load(weight_ptr + col, mask=col < H, other=0.0).to(tl.float32)
     normed = (x * scale[:, None]).to(dtype).to(tl.float32)
-    tl.store(out_ptr + target, (normed * weight[None, :]).to(dtype), mask=inside)
+    tl.store(out_ptr + target, (normed * weight.to(tl.float32)[None, :]).to(dtype), mask=inside)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, early: bool = False) -> Tensor:
@@ -77,6 +77,6 @@ def _launch(
     tile = tile_rows(rows, block)
     _rms_norm[(triton.cdiv(rows, tile),)](
         x, residual, weight, out, total, rows, inner, x.stride(0), stride_inner, residual.stride(0), eps,
-        H=size, ROWS=tile, BLOCK=block, ADD=add, num_warps=warps_for(tile * block),
+        H=size, ROWS=tile, BLOCK=block, ADD=add, num_warps=warps_for(tile * block // 2),
         **dependent(early),
     )  # fmt: skip

@@ -15,6 +15,14 @@ from torch import Tensor
 from kernels.launch import dependent, enter, jit, power_of_two, tile_rows, warps_for
 
 
+@jit
+def _turned(low, high, cos, sin):
+    """Both halves of heads, turned in fp32 and rounded."""
+    dtype = low.dtype
+    low, high = low.to(tl.float32), high.to(tl.float32)
+    return (low * cos - high * sin).to(dtype), (high * cos + low * sin).to(dtype)
+
+
 @jit(do_not_specialize=["tokens", "positions_ptr", "slots_ptr"])
 def _rope_store(
     q_ptr, k_ptr, v_ptr, cos_ptr, sin_ptr, positions_ptr, slots_ptr, q_out_ptr, k_out_ptr,
@@ -30,38 +38,42 @@ def _rope_store(
     d = tl.arange(0, HALF_P)
     position = tl.load(positions_ptr + token, mask=real, other=0)
     slot = tl.load(slots_ptr + token, mask=real, other=0).to(tl.int64)
+
+    # All loads come first, those that wait for the position last: their latencies overlap.
+    own = real[:, None, None] & (d < half)[None, None, :]
+    head = tl.arange(0, HEADS_P)[None, :, None]
+    inside = own & (head < HEADS)
+    lane = head * D + d[None, None, :]
+    source = q_ptr + token[:, None, None] * q_stride + lane
+    q_low = tl.load(source, mask=inside, other=0.0)
+    q_high = tl.load(source + half, mask=inside, other=0.0)
+    kv_head = tl.arange(0, KV_HEADS_P)[None, :, None]
+    kv_inside = own & (kv_head < KV_HEADS)
+    kv_lane = kv_head * D + d[None, None, :]
+    source = k_ptr + token[:, None, None] * k_stride + kv_lane
+    k_low = tl.load(source, mask=kv_inside, other=0.0)
+    k_high = tl.load(source + half, mask=kv_inside, other=0.0)
+    source = v_ptr + token[:, None, None] * v_stride + kv_lane
+    v_low = tl.load(source, mask=kv_inside, other=0.0)
+    v_high = tl.load(source + half, mask=kv_inside, other=0.0)
     turn = position[:, None] * table_stride + d[None, :]
     known = real[:, None] & (d < half)[None, :]
     cos = tl.load(cos_ptr + turn, mask=known, other=0.0)[:, None, :]
     sin = tl.load(sin_ptr + turn, mask=known, other=0.0)[:, None, :]
 
-    head = tl.arange(0, HEADS_P)
-    lane = head[None, :, None] * D + d[None, None, :]
-    inside = real[:, None, None] & (head < HEADS)[None, :, None] & (d < half)[None, None, :]
-    source = q_ptr + token[:, None, None] * q_stride + lane
+    pooled = slot[:, None, None] * pool_stride + kv_lane
+    tl.store(v_pool_ptr + pooled, v_low, mask=kv_inside)
+    tl.store(v_pool_ptr + pooled + half, v_high, mask=kv_inside)
+    k_low, k_high = _turned(k_low, k_high, cos, sin)
+    target = k_out_ptr + token[:, None, None] * (KV_HEADS * D) + kv_lane
+    tl.store(target, k_low, mask=kv_inside)
+    tl.store(target + half, k_high, mask=kv_inside)
+    tl.store(k_pool_ptr + pooled, k_low, mask=kv_inside)
+    tl.store(k_pool_ptr + pooled + half, k_high, mask=kv_inside)
+    q_low, q_high = _turned(q_low, q_high, cos, sin)
     target = q_out_ptr + token[:, None, None] * (HEADS * D) + lane
-    low = tl.load(source, mask=inside, other=0.0).to(tl.float32)
-    high = tl.load(source + half, mask=inside, other=0.0).to(tl.float32)
-    tl.store(target, (low * cos - high * sin).to(q_out_ptr.dtype.element_ty), mask=inside)
-    tl.store(target + half, (high * cos + low * sin).to(q_out_ptr.dtype.element_ty), mask=inside)
-
-    head = tl.arange(0, KV_HEADS_P)
-    lane = head[None, :, None] * D + d[None, None, :]
-    inside = real[:, None, None] & (head < KV_HEADS)[None, :, None] & (d < half)[None, None, :]
-    pooled = slot[:, None, None] * pool_stride + lane
-    source = k_ptr + token[:, None, None] * k_stride + lane
-    target = k_out_ptr + token[:, None, None] * (KV_HEADS * D) + lane
-    low = tl.load(source, mask=inside, other=0.0).to(tl.float32)
-    high = tl.load(source + half, mask=inside, other=0.0).to(tl.float32)
-    new_low = (low * cos - high * sin).to(k_out_ptr.dtype.element_ty)
-    new_high = (high * cos + low * sin).to(k_out_ptr.dtype.element_ty)
-    tl.store(target, new_low, mask=inside)
-    tl.store(target + half, new_high, mask=inside)
-    tl.store(k_pool_ptr + pooled, new_low, mask=inside)
-    tl.store(k_pool_ptr + pooled + half, new_high, mask=inside)
-    source = v_ptr + token[:, None, None] * v_stride + lane
-    tl.store(v_pool_ptr + pooled, tl.load(source, mask=inside, other=0.0), mask=inside)
-    tl.store(v_pool_ptr + pooled + half, tl.load(source + half, mask=inside, other=0.0), mask=inside)
+    tl.store(target, q_low, mask=inside)
+    tl.store(target + half, q_high, mask=inside)
 
 
 def rope_store(

@@ -133,7 +133,7 @@ def test_explained(table: Path) -> None:
     assert "no table for Triton's interpreter" in told
     assert "tune_kernels" not in told  # it measures GPUs
     assert "kernels=torch" in text("attention=triton", "kernels=torch")
-    assert f"own kernels at {8 * len(SITES)} of" in text("attention=triton", f"kernels={table}")
+    assert f"own kernels at {len(BUCKETS) * len(SITES)} of" in text("attention=triton", f"kernels={table}")
     refused = explain_overrides([*TINY, "kernels=none.json"])
     assert not refused.accepted
     assert [v.reason for v in refused.verdicts if v.violated] == [

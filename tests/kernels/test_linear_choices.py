@@ -50,7 +50,10 @@ def ops_with(plan: Plan, tokens: int, stages: tuple[str, ...]) -> TritonOps:
 
 @CPU
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(("plan", "tokens"), [(ROWS, 1), (FUSED, 3), (TILE, 5), (TILE, 2)])
+@pytest.mark.parametrize(
+    ("plan", "tokens"),
+    [(ROWS, 1), (FUSED, 3), (TILE, 5), (TILE, 2), (replace(FUSED, split=2), 6), (replace(TILE, split=3), 4)],
+)
 def test_stages_equal_the_separate_operations(plan: Plan, tokens: int, bias: bool) -> None:
     given = operands(tokens, N, K)
     linear = DenseLinear(given.w, given.bias if bias else None)
