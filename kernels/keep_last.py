@@ -18,7 +18,7 @@ _GPU_BLOCK = 1024
 
 @jit(do_not_specialize=["index_row", "count", "index_ptr", "rows_ptr"])
 def _keep_last(
-    x_ptr, residual_ptr, index_ptr, rows_ptr, kept_ptr, x_row, residual_row, index_row, count,
+    x_ptr, residual_ptr, index_ptr, rows_ptr, state_ptr, x_row, residual_row, index_row, count,
     H: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     # Grid: (requests, blocks of H).
@@ -31,7 +31,7 @@ def _keep_last(
     if ADD:
         beside = tl.load(residual_ptr + source * residual_row + col, mask=inside, other=0.0)
         x = x.to(tl.float32) + beside.to(tl.float32)
-    tl.store(kept_ptr + row * H + col, x.to(kept_ptr.dtype.element_ty), mask=inside)
+    tl.store(state_ptr + row * H + col, x.to(state_ptr.dtype.element_ty), mask=inside)
 
 
 def keep_last(

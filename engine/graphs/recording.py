@@ -41,9 +41,15 @@ _METHODS = ("tolist", "numpy", "cpu", "__array__", "__dlpack__", "pin_memory")  
 
 @dataclass
 class Recording:
-    """Operations in order; the tensors that they read and write live as long as it does."""
+    """Operations in order, and what each is called ("aten::add", a kernel's name); the tensors that they read
+    and write live as long as it does."""
 
     operations: list[Operation] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+    def note(self, name: str, operation: Operation) -> None:
+        self.names.append(name)
+        self.operations.append(operation)
 
     def replay(self) -> None:
         with torch.inference_mode():
@@ -92,9 +98,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **named)
         made = [value for value in tree_flatten(result)[0] if isinstance(value, Tensor)]
         if _writes(func):
-            self._recording.operations.append(lambda: func(*args, **named))
+            self._recording.note(name, lambda: func(*args, **named))
         elif name not in _ALLOCATES and not _views(made, (args, named)):
-            self._recording.operations.append(lambda: _again(func, args, named, made))
+            self._recording.note(name, lambda: _again(func, args, named, made))
         return result
 
     def _note_number(self, made: Tensor) -> None:
@@ -150,7 +156,7 @@ def _interpreted_launches(recording: Recording) -> Iterator[None]:
     def launch(executor: Any, *args: Any, **kwargs: Any) -> None:
         with _disable_current_modes():
             plain(executor, *args, **kwargs)
-        recording.operations.append(lambda: plain(executor, *args, **kwargs))
+        recording.note(executor.fn.__name__, lambda: plain(executor, *args, **kwargs))
 
     executor_class.__call__ = launch
     try:

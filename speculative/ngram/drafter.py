@@ -25,20 +25,14 @@ from speculative.base import (
 )
 from speculative.ngram.backoff import NgramWidth, widths_up_to
 from speculative.ngram.checks import MAX_TREE, config_problems, narrows
-from speculative.ngram.signal import MOST, STREAK_SHIFT
+from speculative.ngram.signal import FIRST, STREAK
 from speculative.width import FixedWidth, StepCosts, WidthPolicy
 
 if TYPE_CHECKING:
-    import torch
-
     from engine.models.shape import ModelShape
-    from speculative.ngram import drafts, lookups
+    from speculative.ngram import lookups
 else:
-    torch = lazy_import("torch")
-    drafts = lazy_import("speculative.ngram.drafts")
     lookups = lazy_import("speculative.ngram.lookups")
-
-FIRST, STREAK = "ngram_first", "ngram_streak"
 
 
 class Ngram(Speculator):
@@ -80,6 +74,7 @@ class Ngram(Speculator):
         self._config = config
         self._device = host.device.type
         self._lookup = lookups.make_lookup(config, host)
+        self._notes = lookups.make_notes(host)
 
     @classmethod
     def planned(cls, config: Config) -> SpecPlan:
@@ -114,16 +109,11 @@ class Ngram(Speculator):
         wanted = max(1, view.width - 1)
         depth = min(self._config.drafts, wanted)
         found = self._lookup.find(view, -(-wanted // depth), depth)
-        view.relay[FIRST][view.rows] = found.tokens[:, 0, 0]
-        tree = drafts.tree_of(view.root(), found, view.width)
-        signal = found.length[:, 0] + (view.relay[STREAK][view.rows] << STREAK_SHIFT)
-        return DraftTree(tree.tokens, tree.parent, signal)
+        return self._notes.drafted(view, found)
 
     def observe(self, view: DraftView, seen: Observed) -> None:
         """Whether the best first draft was right, drafted or not."""
-        right = view.relay[FIRST][view.rows] == seen.emitted[:, 0]
-        streak = (view.relay[STREAK][view.rows] + 1).clamp_max(MOST)
-        view.relay[STREAK][view.rows] = streak * right
+        self._notes.came(view, seen.emitted)
 
     def prefill(self, view: DraftView, seen: PrefillSeen) -> None:
         """A row that is filled anew has no past."""

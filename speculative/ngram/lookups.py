@@ -13,6 +13,7 @@ from speculative.ngram.corpus import read_corpus
 from speculative.ngram.corpus_search import DeviceCorpus, TorchCorpus
 from speculative.ngram.drafts import Found, Lookup, MatchOptions, merge
 from speculative.ngram.history import TorchHistory
+from speculative.ngram.notes import Notes, TorchNotes
 
 if TYPE_CHECKING:
     from speculative.ngram.drafter import Ngram
@@ -39,6 +40,15 @@ def make_lookup(config: Ngram.Config, host: DraftHost) -> Lookup:
         config.corpus_paths(), host.encode, max_match=config.max_match, limit=config.corpus_limit
     )
     return Both(history, _corpus(DeviceCorpus.of(corpus, host.device), options, host))
+
+
+def make_notes(host: DraftHost) -> Notes:
+    """What turns continuations into drafts, and remembers how good they were."""
+    if host.kernels == "triton":
+        from speculative.ngram.triton_lookups import TritonNotes  # decorates kernels
+
+        return TritonNotes()
+    return TorchNotes()
 
 
 def _history(options: MatchOptions, host: DraftHost) -> Lookup:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 MOST = 255  # of each field
 STREAK_SHIFT = 8
+FIRST, STREAK = "ngram_first", "ngram_streak"  # relay fields: the best first draft, and the streak up to it
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,20 @@
-"""The lookups as Triton kernels. Imports the kernels, so import it only once the way to run Triton is settled
-(backends.triton). Same results as the torch ones, integer for integer.
+"""The lookups and the notes as Triton kernels. Same results as the torch ones, integer for integer.
+
+Imports the kernels, so import it only once the way to run Triton is settled (backends.triton).
 """
 
 from __future__ import annotations
 
 from torch import Tensor
 
+from engine.batch import DraftTree
 from kernels.ngram_corpus import ngram_corpus
 from kernels.ngram_match import ngram_match
+from kernels.ngram_notes import ngram_streak, ngram_tree
 from speculative.base import DraftView
 from speculative.ngram.corpus_search import NEIGHBOURS, DeviceCorpus, choose
 from speculative.ngram.drafts import Found, MatchOptions
+from speculative.ngram.signal import FIRST, MOST, STREAK, STREAK_SHIFT
 
 
 class TritonHistory:
@@ -58,3 +62,18 @@ class TritonCorpus:
             max_match=self._options.max_match,
             neighbours=NEIGHBOURS,
         )
+
+
+class TritonNotes:
+    """`TorchNotes` in a launch each."""
+
+    def drafted(self, view: DraftView, found: Found) -> DraftTree:
+        first, streak = view.relay[FIRST], view.relay[STREAK]
+        return DraftTree(
+            *ngram_tree(
+                view.root(), found.tokens, found.length, view.rows, first, streak, view.width, STREAK_SHIFT
+            )
+        )
+
+    def came(self, view: DraftView, emitted: Tensor) -> None:
+        ngram_streak(emitted, view.rows, view.relay[FIRST], view.relay[STREAK], MOST)

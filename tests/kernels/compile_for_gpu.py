@@ -20,8 +20,9 @@ from kernels.attention_merge import merge_sizes
 from kernels.attention_tile import _attention_tile
 from kernels.attention_tiles import tiles_for
 from kernels.compact_kv import _compact_kv
+from kernels.keep_last import _keep_last
 from kernels.launch import power_of_two
-from kernels.node_inputs import _node_inputs, _opening
+from kernels.node_inputs import _chain_places, _node_inputs, _opening
 from kernels.rms_norm import _rms_norm
 from kernels.rope_store import _rope_store
 from kernels.silu_mul import _silu_mul
@@ -98,7 +99,7 @@ def compile_tiles(dtype: str, target: GPUTarget) -> None:
     )[: most_tiles(dtype, target)]:
         tiles = tiles_for(target.arch // 10, size, dim)
         rows = {"chain": group, "tree": 5 * group, "window": 8 * group}
-        tile = tiles.extend if kind_of == "extend" else tiles.decode.at_most(rows[kind_of])
+        tile = tiles.extend if kind_of == "extend" else tiles.decoding(rows[kind_of])
         merged, taken = merge_sizes(min(tile.rows, rows.get(kind_of, tile.rows)), power_of_two(dim), tile)
         compile_one(
             _attention_tile, dtype, target, tile.warps, tile.stages, HEADS=group * 8, GROUP=group, PACK=1,
@@ -118,6 +119,8 @@ def main(capability: int, dtype: str) -> None:
         _rope_store, dtype, target, 2, HEADS=9, KV_HEADS=3, D=64, ROWS=1, HEADS_P=16, KV_HEADS_P=4, HALF_P=32
     )
     compile_one(_opening, dtype, target, 4, ROWS=128)
+    compile_one(_chain_places, dtype, target, 1, STEPS=3, STEPS_P=4, PAGE=16, ROWS=1)
+    compile_one(_keep_last, dtype, target, 4, H=4096, BLOCK=1024, ADD=True)
     compile_one(_block_best, dtype, target, 4, V=128_256, BLOCK=8192)
     compile_one(_best_of, dtype, target, 1, K=32, K_P=32)
     compile_one(_best_of, dtype, target, 1, K=1, K_P=1)

@@ -15,6 +15,7 @@ from triton.compiler import ASTSource
 
 from kernels.ngram_corpus import _ngram_corpus
 from kernels.ngram_match import _ngram_continue, _ngram_match
+from kernels.ngram_notes import _ngram_streak, _ngram_tree
 
 WIDE = {"rows_ptr", "best_ptr", "common_ptr", "place_ptr", "end_ptr"}
 
@@ -40,6 +41,9 @@ def main(capability: int) -> None:
     compile_one(_ngram_continue, capability, BRANCH=1, K=3, D=7, D_P=8)
     compile_one(_ngram_continue, capability, BRANCH=0, K=1, D=1, D_P=1)
     compile_one(_ngram_corpus, capability, ROUNDS=20, S=16, MIN=1, MAX=8, MAX_P=8)
+    compile_one(_ngram_tree, capability, W=5, W_P=8, D=4, SHIFT=8, ROWS=1)
+    compile_one(_ngram_tree, capability, W=1, W_P=1, D=1, SHIFT=8, ROWS=1)
+    compile_one(_ngram_streak, capability, MOST=255, ROWS=128)
     compile_one(_ngram_corpus, capability, ROUNDS=1, S=16, MIN=1, MAX=1, MAX_P=1)
 
 

@@ -19,4 +19,4 @@ def test_lookup_kernels_compile(capability: int, tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), str(capability)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert len(done.stdout.splitlines()) == 10
+    assert len(done.stdout.splitlines()) == 13
