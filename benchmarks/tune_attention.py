@@ -25,7 +25,8 @@ from kernels.attention_tiles import Tile, Tiles, tiles_for
 Run = Callable[[Tensor, LayerKV], Tensor]
 HEADS = {"llama-3.1-8b": Heads(32, 8, 128), "smollm2-135m": Heads(9, 3, 64)}
 DECODE = (
-    (32, 2, 3), (32, 2, 4), (32, 4, 3), (32, 4, 4), (64, 4, 2), (64, 4, 3), (64, 8, 3), (128, 8, 2),
+    (32, 1, 3), (32, 1, 4), (32, 2, 3), (32, 2, 4), (64, 2, 2), (64, 2, 3), (32, 4, 3), (32, 4, 4),
+    (64, 4, 2), (64, 4, 3), (128, 8, 2),
 )  # fmt: skip
 EXTEND = (
     (128, 64, 8, 3, 0), (128, 64, 8, 2, 0), (128, 64, 8, 2, 128), (128, 128, 8, 2, 0), (128, 32, 8, 4, 128),
@@ -65,9 +66,7 @@ def decode_row(what: Pass, card: Card) -> tuple[tables.Row, list[tables.Row]]:
     """The table's choice, the best tile and number of splits, and SDPA; then every variant."""
     bench, tiles = card.bench(what), card.tiles(what.heads.dim)
     plan = card.plan(tiles)
-    chosen = replace(
-        tiles.decode.at_most(what.new * (what.heads.query // what.heads.kv)), dependent=card.early
-    )
+    chosen = replace(tiles.decoding(what.new * (what.heads.query // what.heads.kv)), dependent=card.early)
     expected = bench.once(bench.library())
     times = {
         (tile, plan): timed(bench, bench.decode(tile, plan), expected)

@@ -38,6 +38,6 @@ def attention_decode(
 
 def _tile(q: Tensor, kv_heads: int, batch: ForwardBatch, positions: int, tiles: Tiles) -> Tile:
     if not INTERPRETED:
-        return tiles.decode.at_most(batch.max_query * (q.shape[1] // kv_heads))
+        return tiles.decoding(batch.max_query * (q.shape[1] // kv_heads))
     rows = batch.max_query * q.shape[1]  # all heads in one tile
     return interpreted_tile(rows, q.shape[2], positions + fresh_window(batch), kv_heads)

@@ -115,8 +115,8 @@ class Partial:
 
 
 def merge_sizes(rows: int, dim: int, tile: Tile) -> tuple[int, int]:
-    """Rows of a tile, `rows` of them in use, and splits that are read at once; from sizes that compiled
-    kernels have anyway. dim: padded."""
+    """Rows of a tile that are merged at once where the pass uses `rows` of them or more, and splits that are
+    read at once. dim: padded."""
     budget = INTERPRETED_TILE if INTERPRETED else _HELD * 32 * tile.warps
     merged = min(tile.rows, power_of_two(rows), max(4, budget // dim))
     return merged, max(1, min(_TAKEN, budget // (merged * dim)))

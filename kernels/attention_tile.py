@@ -210,9 +210,8 @@ def launch(
     tree, window = batch.tree_mask, batch.window_slots
     grid = grid_of(batch, heads, kv_heads, tile, partial)
     padded = power_of_two(max(dim, 16))
-    merged, taken = merge_sizes(
-        min(tile.rows, batch.max_query * heads // kv_heads * tile.heads), padded, tile
-    )
+    used = batch.width * (heads // kv_heads) * tile.heads or tile.rows  # of prompts it would differ each time
+    merged, taken = merge_sizes(used, padded, tile) if partial else (1, 1)
     room = (partial.room.sums, partial.room.stats, partial.room.arrivals) if partial else (out, out, out)
     _attention_tile[grid](
         q, kv.k, kv.v, out, *room,

@@ -42,14 +42,23 @@ class Tile:
 
 @dataclass(frozen=True)
 class Tiles:
-    """The largest tile of either kind of pass on one device."""
+    """The largest tile of either kind of pass on one device. narrow: of decode passes whose rows fit into it,
+    where that is not a smaller `decode`."""
 
     decode: Tile
     extend: Tile
+    narrow: Tile | None = None
 
     def dependent(self) -> Tiles:
         """The same, for dependent launches."""
-        return Tiles(replace(self.decode, dependent=True), replace(self.extend, dependent=True))
+        narrow = replace(self.narrow, dependent=True) if self.narrow else None
+        return Tiles(replace(self.decode, dependent=True), replace(self.extend, dependent=True), narrow)
+
+    def decoding(self, rows: int) -> Tile:
+        """The tile for `rows` query rows a request."""
+        if self.narrow and rows <= self.narrow.rows:
+            return self.narrow
+        return self.decode.at_most(rows)
 
     def extending(self, rows: int) -> Tile:
         """The tile for `rows` query rows a request: whole or half, so that two kernels serve all prompts."""
@@ -61,7 +70,9 @@ _PLAIN = Tiles(Tile(32, 32), Tile(32, 32))  # fp32 products run on the plain uni
 # (generation, largest head size) -> tiles of 16-bit elements; shared memory: rows + 2 * stages * keys lines
 _TABLE = {
     (HOPPER, 64): Tiles(Tile(64, 64, stages=3), Tile(128, 64, stages=3)),
-    (HOPPER, 128): Tiles(Tile(64, 32, stages=3), Tile(128, 64, warps=8, stages=3)),
+    (HOPPER, 128): Tiles(
+        Tile(64, 32, stages=3), Tile(128, 64, warps=8, stages=3), narrow=Tile(16, 32, warps=2, stages=3)
+    ),
     (HOPPER, 256): Tiles(Tile(64, 32, stages=3), Tile(64, 32, warps=8, stages=3)),
     (0, 64): Tiles(Tile(64, 64), Tile(64, 64)),
     (0, 128): Tiles(Tile(64, 64), Tile(64, 64)),
