@@ -38,6 +38,7 @@ def row(llm: LLM, batch: int, context: int, took: Decoded, found: ceilings.Ceili
         "back-pressure a step": took.pressed,
         "forward occupancy": took.occupancy,
         "outside a graph": took.eager,
+        "kernels compiled": took.compiled,
         "slowest/fastest window": took.spread,
     }
     if found is not None:
@@ -59,6 +60,7 @@ def ceiling_section(device: str) -> tuple[ceilings.Ceilings | None, tables.Secti
     if not device.startswith("cuda"):
         return None, tables.Section("Ceilings", note="Not measured: they are those of a GPU.")
     found = ceilings.measure(torch.device(device))
+    torch.cuda.empty_cache()  # gigabytes that only this stream could use again
     return found, tables.Section(
         "Ceilings",
         [

@@ -27,7 +27,8 @@ _WAY_OUT = "raise scheduler.max_running or cache.tokens, or measure a smaller ba
 class Decoded:
     """seconds: of a decode step. spread: largest window over smallest. tokens: emitted a step. waits,
     pressed: host waits and back-pressure waits a step. eager: share of steps outside a graph. occupancy:
-    share of the time in which the device executed the step; None where nobody measured."""
+    share of the time in which the device executed the step; None where nobody measured. compiled: kernels
+    that were compiled since the requests came, their prompts included."""
 
     seconds: float
     spread: float
@@ -36,6 +37,7 @@ class Decoded:
     pressed: float
     eager: float
     occupancy: float | None
+    compiled: int
 
     @property
     def rate(self) -> float:
@@ -51,6 +53,7 @@ def prompts_of(vocab: int, count: int, length: int, seed: int = 0) -> list[list[
 
 def decode(llm: LLM, batch: int, context: int) -> Decoded:
     """`batch` requests decode at about `context` tokens each, in the middle of the measurement."""
+    compiled = llm.metrics.compiled_kernels
     with steady(llm, batch, context) as go:
         windows, before = [], llm.metrics.snapshot()
         for _ in range(WINDOWS):
@@ -67,6 +70,7 @@ def decode(llm: LLM, batch: int, context: int) -> Decoded:
         counts["back_pressure_waits"] / steps,
         counts["eager_decode_steps"] / steps,
         rates(counts).get("forward_occupancy"),
+        llm.metrics.compiled_kernels - compiled,
     )
 
 

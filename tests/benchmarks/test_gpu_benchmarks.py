@@ -48,6 +48,7 @@ def test_decode_counts_its_steps(tmp_path: Path) -> None:
     for row in rows:
         assert row["tokens/s"] == pytest.approx(1e3 * row["batch"] / row["ms a step"])
         assert row["tokens a step and request"] == 1.0
+        assert row["kernels compiled"] == 0
 
 
 @pytest.mark.parametrize(
