@@ -17,6 +17,7 @@ from speculative.eagle3.dummy import random_draft
 from speculative.eagle3.options import Options, narrows
 from speculative.eagle3.passes import DraftPasses
 from speculative.eagle3.pauses import NoPauses, Pauses, Ring
+from speculative.eagle3.silence import Silenced, silenced
 from speculative.eagle3.tree_draft import Tree, TreeSize
 
 
@@ -58,6 +59,15 @@ def pauses(config: Options, host: DraftHost) -> Pauses:
     if not narrows(config):
         return NoPauses()
     return Ring(passes(host), draft.shape.states_width, draft.kv_layout.dtype)
+
+
+def silenced_by(host: DraftHost) -> Silenced:
+    """What takes the drafts of some requests away."""
+    if host.kernels == "triton":
+        from speculative.eagle3.triton_silence import triton_silenced  # decorates kernels
+
+        return triton_silenced
+    return silenced
 
 
 def node_rows(accept_index: Tensor, count: int) -> Tensor:

@@ -28,7 +28,7 @@ from speculative.base import (
     Speculator,
 )
 from speculative.eagle3 import options, source
-from speculative.eagle3.silence import CountsLongRows, silenced, too_long
+from speculative.eagle3.silence import CountsLongRows
 from speculative.width import StepCosts, WidthPolicy
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class Eagle3(Speculator):
         self._passes = assembly.passes(host)
         self._proposal = assembly.proposal(config, self.plan, host)
         self._pauses = assembly.pauses(config, host)
+        self._silenced = assembly.silenced_by(host)
         self._depths = options.depths(config)
         self._longest = self._draft.max_positions
         self._outgrows = self._longest < host.context
@@ -122,8 +123,8 @@ class Eagle3(Speculator):
         if view.width == 1:
             return NoSpeculation.alone(view)
         tree = self._proposal(view, self._kept(view))
-        long = too_long(view, self.plan.width, self._longest) if self._outgrows else None
-        return silenced(tree, long, self._pauses.cold(view))
+        longest = self._longest - self.plan.width if self._outgrows else None
+        return self._silenced(tree, view, longest, self._pauses.behind(view))
 
     def observe(self, view: DraftView, seen: Observed) -> None:
         """Entries for every static row of the longest path; those past the accepted ones are overwritten

@@ -32,8 +32,9 @@ class Pauses(ABC):
         """The rows' entries are all written, as after a prefill."""
         return None
 
-    def cold(self, view: DraftView) -> Tensor | None:
-        """bool [B]: rows that lack entries for good; None: there are no such rows."""
+    def behind(self, view: DraftView) -> Tensor | None:
+        """int32 [R]: entries that a row lacks, for good where they are more than REMEMBERED; None: all rows
+        have all of theirs."""
         return None
 
     @abstractmethod
@@ -76,8 +77,8 @@ class Ring(Pauses):
     def caught_up(self, view: DraftView) -> None:
         view.relay[BEHIND].index_fill_(0, view.rows, 0)
 
-    def cold(self, view: DraftView) -> Tensor | None:
-        return view.relay[BEHIND][view.rows] > REMEMBERED
+    def behind(self, view: DraftView) -> Tensor | None:
+        return view.relay[BEHIND]
 
     def resume(self, view: DraftView, hidden: Tensor) -> Tensor:
         behind = view.relay[BEHIND][view.rows]

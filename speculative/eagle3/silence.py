@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from engine.batch import ABSENT, DraftTree
 from engine.lazy import lazy_import
 from speculative.base import DraftView
+from speculative.eagle3.options import REMEMBERED
 from speculative.width import WidthChoice, WidthPolicy
 
 if TYPE_CHECKING:
@@ -26,17 +27,24 @@ logger = logging.getLogger("syncless")
 TOO_LONG, COLD = 1, 2  # bits of the signal
 
 
-def too_long(view: DraftView, width: int, positions: int) -> Tensor:
-    """bool [B]: rows that a step of `width` would take past the draft's `positions`."""
-    return view.seq_lens.device + width > positions
+class Silenced(Protocol):
+    """`silenced`, by whatever operations suit."""
+
+    def __call__(
+        self, tree: DraftTree, view: DraftView, longest: int | None, behind: Tensor | None
+    ) -> DraftTree: ...
 
 
-def silenced(tree: DraftTree, long: Tensor | None, cold: Tensor | None) -> DraftTree:
-    """The tree without the drafts of these rows (bool [B]; None: there are none), and with its signal."""
+def silenced(tree: DraftTree, view: DraftView, longest: int | None, behind: Tensor | None) -> DraftTree:
+    """The tree without the drafts of rows with more than `longest` tokens, and of those that lack entries for
+    good, and with a signal that says which; None: there are no such rows. behind: int32 [R] entries that a
+    row lacks."""
     signal = None
-    for rows, bit in ((long, TOO_LONG), (cold, COLD)):
-        if rows is not None:
-            signal = rows.int() * bit if signal is None else signal + rows.int() * bit
+    if longest is not None:
+        signal = (view.seq_lens.device > longest).int() * TOO_LONG
+    if behind is not None:
+        cold = (behind[view.rows] > REMEMBERED).int() * COLD
+        signal = cold if signal is None else signal + cold
     if signal is None:
         return tree
     drafts = torch.arange(tree.parent.shape[1], device=signal.device) > 0

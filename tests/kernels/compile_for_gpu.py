@@ -25,6 +25,7 @@ from kernels.launch import power_of_two
 from kernels.node_inputs import _chain_places, _node_inputs, _opening
 from kernels.rms_norm import _rms_norm
 from kernels.rope_store import _rope_store
+from kernels.silence import _silence
 from kernels.silu_mul import _silu_mul
 from kernels.tree_geometry import _tree_geometry, _tree_paths
 
@@ -32,7 +33,7 @@ INTEGERS = {
     "*u8": "tree mask",
     "*i32": "arrivals table lens start parent tokens target index stop min max "
     "accepted emitted kept finish count paths signal packed table_lens out_len out_token best index "
-    "most present",
+    "most present behind",
     "*i64": "rows positions slots window depth address ids",
 }
 INTEGER_POINTERS = {f"{name}_ptr": kind for kind, names in INTEGERS.items() for name in names.split()}
@@ -121,6 +122,7 @@ def main(capability: int, dtype: str) -> None:
     compile_one(_opening, dtype, target, 4, ROWS=128)
     compile_one(_chain_places, dtype, target, 1, STEPS=3, STEPS_P=4, PAGE=16, ROWS=1)
     compile_one(_keep_last, dtype, target, 4, H=4096, BLOCK=1024, ADD=True)
+    compile_one(_silence, dtype, target, 1, W=5, W_P=8, MOST=64, LONG=1, BEHIND=2, ROWS=1)
     compile_one(_block_best, dtype, target, 4, V=128_256, BLOCK=8192)
     compile_one(_best_of, dtype, target, 1, K=32, K_P=32)
     compile_one(_best_of, dtype, target, 1, K=1, K_P=1)
