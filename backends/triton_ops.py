@@ -51,8 +51,7 @@ class TritonOps(ModelOps):
         return linear(x) if found is None else self._products.run(*found, x)[0]
 
     def scores(self, x: Tensor, linear: Linear) -> Tensor:
-        found = self._products.site(LINEAR, x, linear, scores=True)
-        return linear(x) if found is None else self._products.run(*found, x)[0]
+        return self.linear(x, linear)
 
     def norm_linear(
         self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, linear: Linear

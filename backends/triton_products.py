@@ -24,18 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Site:
-    """A product of a layer: its matrix, and the norm in front of it. stage: one of plans.STAGES.
-    scores: results are kept in fp32."""
+    """A product of a layer: its matrix, and the norm in front of it. stage: one of plans.STAGES."""
 
     stage: str
     dense: DenseLinear
     norm: Norm | None = None
-    scores: bool = False
 
     def kind(self, dtype: torch.dtype) -> tuple[object, ...]:
         """What its compiled kernels depend on, besides plan and tokens."""
         added = None if self.norm is None else self.norm.residual is not None
-        return (self.stage, self.dense.weight.shape, self.dense.bias is not None, added, self.scores, dtype)
+        return (self.stage, self.dense.weight.shape, self.dense.bias is not None, added, dtype)
 
 
 class Products:
@@ -47,14 +45,14 @@ class Products:
         self._compiled: set[tuple[object, ...]] = set()
 
     def site(
-        self, stage: str, x: Tensor, linear: Linear, norm: Norm | None = None, *, scores: bool = False
+        self, stage: str, x: Tensor, linear: Linear, norm: Norm | None = None
     ) -> tuple[Plan, Site] | None:
         """The plan for `linear` on x [T, K]; None where there is none."""
         dense = linear.plain
         if dense is None:
             return None
         plan = self._choices.plan(stage, _name(x.dtype), x.shape[0], *dense.weight.shape)
-        return None if plan is None else (plan, Site(stage, dense, norm, scores))
+        return None if plan is None else (plan, Site(stage, dense, norm))
 
     def run(self, plan: Plan, site: Site, x: Tensor) -> tuple[Tensor, Tensor]:
         """(y, stream) as from kernels.linear.product."""
@@ -74,9 +72,7 @@ class Products:
         return pick(plan, x, norm)
 
     def _product(self, plan: Plan, site: Site, x: Tensor, norm: Norm | None) -> tuple[Tensor, Tensor]:
-        return product(
-            plan, x, site.dense.weight, site.dense.bias, norm, scores=site.scores, early=self._early
-        )
+        return product(plan, x, site.dense.weight, site.dense.bias, norm, early=self._early)
 
     def _normed(self, plan: Plan, site: Site, x: Tensor) -> tuple[Tensor, Tensor, Norm | None]:
         """(x, stream, norm): what goes into the product, the residual stream, the norm still to be done."""

@@ -12,7 +12,7 @@ from engine.kernel_choices.plans import BEST, NORM_GATED, ROWS, TILE, Place, Pla
 
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # Of the rows kernel, whose steps are no loop; beyond these a plan takes seconds to compile, or spills.
-MOST_UNROLLED = 80  # steps, each token's its own
+MOST_UNROLLED = 72  # steps, each token's its own
 MOST_PRODUCTS = 2560  # of a thread
 MOST_HELD = 144  # registers of a thread for sums and weights
 MOST_PADDING = 1.4  # of K, by blocks that reach past its end

@@ -68,19 +68,17 @@ def product(
     bias: Tensor | None = None,
     norm: Norm | None = None,
     *,
-    scores: bool = False,
     early: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """(y, stream): y = x @ weight^T + bias, [T, N], or [T, N / 2] after SwiGLU where the plan gates.
 
     Operands as in Product, T within the plan's reach. norm: applied to x first; what it normalises,
     x + residual, is then `stream` (else `stream` is x itself). Nothing is written in place. With
-    x on the meta device kernels are compiled and not run. scores: y is rounded as ever, and kept in fp32.
+    x on the meta device kernels are compiled and not run.
     """
     run = Product(plan, x, weight, bias, norm, early)
     tokens, outputs = x.shape[0], weight.shape[0]
-    kept = torch.float32 if scores else x.dtype
-    out = x.new_empty((tokens, outputs // 2 if plan.gate else outputs), dtype=kept)
+    out = x.new_empty((tokens, outputs // 2 if plan.gate else outputs), dtype=x.dtype)
     adds = norm is not None and norm.residual is not None
     total = torch.empty_like(x, memory_format=torch.contiguous_format) if adds else x
     splits = plan.split if plan.split > 1 else 0

@@ -93,10 +93,10 @@ def leave(
     y, token, real, line, sink, split, tokens,
     N: tl.constexpr, SPLIT: tl.constexpr, GATE: tl.constexpr, BIAS: tl.constexpr, TOP: tl.constexpr,
 ):  # fmt: skip
-    """Store y fp32 [M, BLOCK_N] of token int64 [M] where `real`: as parts [SPLIT, T, N], as results, or the
-    TOP best of the block. Results are rounded to the model's precision, whatever they are stored in."""
+    (
+        """Store y fp32 [M, BLOCK_N] of token int64 [M] where `real`: as parts [SPLIT, T, N], as results in the
+    model's precision, or the TOP best of the block."""
     dtype: tl.constexpr = sink[0].dtype.element_ty
-    kept: tl.constexpr = sink[1].dtype.element_ty
     inside = real[:, None] & (line < N)[None, :]
     if SPLIT > 1:
         at = (split * tokens + token)[:, None] * N + line[None, :]
@@ -112,4 +112,4 @@ def leave(
             at = token[:, None] * (N // 2) + column[None, :]
             tl.store(sink[1] + at, out, mask=real[:, None] & (column < N // 2)[None, :])
         else:
-            tl.store(sink[1] + token[:, None] * N + line[None, :], y.to(dtype).to(kept), mask=inside)
+            tl.store(sink[1] + token[:, None] * N + line[None, :], y.to(dtype), mask=inside)
