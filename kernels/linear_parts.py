@@ -93,8 +93,7 @@ def leave(
     y, token, real, line, sink, split, tokens,
     N: tl.constexpr, SPLIT: tl.constexpr, GATE: tl.constexpr, BIAS: tl.constexpr, TOP: tl.constexpr,
 ):  # fmt: skip
-    (
-        """Store y fp32 [M, BLOCK_N] of token int64 [M] where `real`: as parts [SPLIT, T, N], as results in the
+    """Store y fp32 [M, BLOCK_N] of token int64 [M] where `real`: as parts [SPLIT, T, N], as results in the
     model's precision, or the TOP best of the block."""
     dtype: tl.constexpr = sink[0].dtype.element_ty
     inside = real[:, None] & (line < N)[None, :]
