@@ -6,10 +6,11 @@ Knows nothing of what is measured.
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import json
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,7 +89,7 @@ def heading(device: str) -> Row:
 
 def publish(head: Row, sections: Sequence[Section], path: Path | None) -> None:
     """Markdown on stdout; the same numbers unrounded as JSON where asked for."""
-    faulthandler.cancel_dump_traceback_later()
+    _WATCH.rest()
     versions_line = ", ".join(f"{name} {head['versions'].get(name)}" for name in ("torch", "triton"))
     print(f"{head['device'].get('device_name')}, {versions_line}, {head['date']}\n\n`{head['command']}`\n")
     print("\n\n".join(section.markdown() for section in sections), flush=True)
@@ -97,8 +98,38 @@ def publish(head: Row, sections: Sequence[Section], path: Path | None) -> None:
         path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
+class Watch:
+    """Says where the program stands when it has been silent for too long. Not faulthandler: its watchdog
+    reads the stack without the interpreter's lock, and a program that runs meanwhile may crash."""
+
+    def __init__(self) -> None:
+        self._timer: threading.Timer | None = None
+
+    def rest(self) -> None:
+        """Nothing is expected any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def start(self) -> None:
+        """A word was said just now."""
+        self.rest()
+        self._timer = threading.Timer(SILENCE, self._tell)
+        self._timer.daemon = True
+        self._timer.start()
+
+    @staticmethod
+    def _tell() -> None:
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        print(f"silent for {SILENCE:g} s, most recent call last:", file=sys.stderr)
+        traceback.print_stack(frame, file=sys.stderr)
+        sys.stderr.flush()
+
+
+_WATCH = Watch()
+
+
 def say(text: str) -> None:
-    """Progress, on stderr, with the seconds since the start; if nothing follows for a while, the stack of
-    every thread does, so that a run that was stopped from outside tells where it stood."""
+    """Progress, on stderr, with the seconds since the start; if nothing follows for a while, the stack does,
+    so that a run that is stopped from outside has told where it stood."""
     print(f"[{time.perf_counter() - _BEGAN:5.0f} s] {text}", file=sys.stderr, flush=True)
-    faulthandler.dump_traceback_later(SILENCE, file=sys.__stderr__)
+    _WATCH.start()
