@@ -188,7 +188,7 @@ def _attention_tile(
         used = (reach + chunk - 1) // chunk
         arrival = arrivals_ptr + request * tl.num_programs(0) + tl.program_id(0)
         if leave_part(acc, top, total, cell, node < count, d, sums_ptr, stats_ptr, arrival, used, D):
-            for part in tl.static_range(0, BLOCK_M, MERGED):
+            for part in range(0, tl.minimum(count * lines - tile, BLOCK_M), MERGED):
                 merge_parts(
                     sums_ptr, stats_ptr, out_ptr, tile + part, first, count, block, splits, used,
                     HEADS, lines, D, D_P, MERGED, TAKEN,
