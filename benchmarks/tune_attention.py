@@ -25,8 +25,8 @@ from kernels.attention_tiles import Tile, Tiles, tiles_for
 Run = Callable[[Tensor, LayerKV], Tensor]
 HEADS = {"llama-3.1-8b": Heads(32, 8, 128), "smollm2-135m": Heads(9, 3, 64)}
 DECODE = (
-    (32, 1, 3), (32, 1, 4), (32, 2, 3), (32, 2, 4), (64, 2, 2), (64, 2, 3), (32, 4, 3), (32, 4, 4),
-    (64, 4, 2), (64, 4, 3), (128, 8, 2),
+    (32, 1, 3, 0), (32, 1, 4, 0), (32, 2, 3, 0), (32, 2, 4, 0), (64, 2, 2, 0), (64, 2, 3, 0), (32, 4, 3, 0),
+    (32, 4, 3, 168), (32, 4, 4, 0), (64, 4, 2, 0), (64, 4, 3, 0), (128, 8, 2, 0),
 )  # fmt: skip
 EXTEND = (
     (128, 64, 8, 3, 0), (128, 64, 8, 2, 0), (128, 64, 8, 2, 128), (128, 128, 8, 2, 0), (128, 32, 8, 4, 128),
@@ -125,7 +125,8 @@ def extend_row(what: Pass, card: Card) -> tuple[tables.Row, list[tables.Row]]:
 def decode_tiles(chosen: Tile) -> list[Tile]:
     """Candidates with the chosen one's rows."""
     return [
-        replace(chosen, keys=keys, warps=warps, stages=stages, registers=0) for keys, warps, stages in DECODE
+        replace(chosen, keys=keys, warps=warps, stages=stages, registers=registers)
+        for keys, warps, stages, registers in DECODE
     ]
 
 

@@ -42,23 +42,23 @@ class Tile:
 
 @dataclass(frozen=True)
 class Tiles:
-    """The largest tile of either kind of pass on one device. narrow: of decode passes whose rows fit into it,
-    where that is not a smaller `decode`."""
+    """The largest tile of either kind of pass on one device. narrow: smaller ones first, of decode passes
+    whose rows fit, where they are not `decode` with fewer rows."""
 
     decode: Tile
     extend: Tile
-    narrow: Tile | None = None
+    narrow: tuple[Tile, ...] = ()
 
     def dependent(self) -> Tiles:
         """The same, for dependent launches."""
-        narrow = replace(self.narrow, dependent=True) if self.narrow else None
-        return Tiles(replace(self.decode, dependent=True), replace(self.extend, dependent=True), narrow)
+        decode, extend, *narrow = (
+            replace(tile, dependent=True) for tile in (self.decode, self.extend, *self.narrow)
+        )
+        return Tiles(decode, extend, tuple(narrow))
 
     def decoding(self, rows: int) -> Tile:
         """The tile for `rows` query rows a request."""
-        if self.narrow and rows <= self.narrow.rows:
-            return self.narrow
-        return self.decode.at_most(rows)
+        return next((tile for tile in self.narrow if rows <= tile.rows), self.decode.at_most(rows))
 
     def extending(self, rows: int) -> Tile:
         """The tile for `rows` query rows a request: whole or half, so that two kernels serve all prompts."""
@@ -71,7 +71,10 @@ _PLAIN = Tiles(Tile(32, 32), Tile(32, 32))  # fp32 products run on the plain uni
 _TABLE = {
     (HOPPER, 64): Tiles(Tile(64, 64, stages=3), Tile(128, 64, stages=3)),
     (HOPPER, 128): Tiles(
-        Tile(64, 32, stages=3), Tile(128, 64, warps=8, stages=3), narrow=Tile(16, 32, warps=2, stages=3)
+        Tile(64, 32, stages=3),
+        Tile(128, 64, warps=8, stages=3),
+        # Registers for three programs at a time: the merge alone would like more.
+        (Tile(16, 32, warps=2, stages=3), Tile(32, 32, stages=3, registers=168)),
     ),
     (HOPPER, 256): Tiles(Tile(64, 32, stages=3), Tile(64, 32, warps=8, stages=3)),
     (0, 64): Tiles(Tile(64, 64), Tile(64, 64)),

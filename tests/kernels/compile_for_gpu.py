@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import triton
@@ -20,7 +22,7 @@ from kernels.attention_merge import merge_sizes
 from kernels.attention_tile import _attention_tile
 from kernels.attention_tiles import tiles_for
 from kernels.compact_kv import _compact_kv
-from kernels.keep_last import _keep_last
+from kernels.keep_last import _keep_last, _path_rows
 from kernels.launch import power_of_two
 from kernels.node_inputs import _chain_places, _node_inputs, _opening
 from kernels.rms_norm import _rms_norm
@@ -65,7 +67,13 @@ SHARED = {90: 227, 80: 99}  # KiB that a block may have; 80 stands for sm_86 too
 
 
 def compile_one(
-    kernel: Any, dtype: str, target: GPUTarget, warps: int, stages: int = 2, **constants: Any
+    kernel: Any,
+    dtype: str,
+    target: GPUTarget,
+    warps: int,
+    stages: int = 2,
+    limits: Mapping[str, int] = MappingProxyType({}),
+    **constants: Any,
 ) -> None:
     names = list(inspect.signature(kernel.fn).parameters)
     early = "PDL" in names and target.arch >= 90
@@ -74,7 +82,7 @@ def compile_one(
     signature = {n: "constexpr" if n in constants else kind(n, dtype) for n in names}
     assert not any(n.isupper() and n not in constants for n in names), "a constant is missing"
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    options = {"num_warps": warps, "num_stages": stages, "launch_pdl": early}
+    options = {"num_warps": warps, "num_stages": stages, "launch_pdl": early, **limits}
     built = triton.compile(source, target=target, options=options)
     assert ("griddepcontrol.wait" in built.asm["ptx"]) is early
     shared = built.metadata.shared
@@ -103,7 +111,7 @@ def compile_tiles(dtype: str, target: GPUTarget) -> None:
         tile = tiles.extend if kind_of == "extend" else tiles.decoding(rows[kind_of])
         merged, taken = merge_sizes(min(tile.rows, rows.get(kind_of, tile.rows)), power_of_two(dim), tile)
         compile_one(
-            _attention_tile, dtype, target, tile.warps, tile.stages, HEADS=group * 8, GROUP=group, PACK=1,
+            _attention_tile, dtype, target, tile.warps, tile.stages, tile.limits(), HEADS=group * 8, GROUP=group, PACK=1,
             D=dim, D_P=power_of_two(dim), PAGE=16, BLOCK_M=tile.rows, BLOCK_N=tile.keys,
             EVEN=kind_of != "extend", TREE=kind_of in ("tree", "window"), WINDOW=kind_of == "window",
             SPLIT=split, MERGED=merged, TAKEN=taken, UPCAST=False,
@@ -122,6 +130,7 @@ def main(capability: int, dtype: str) -> None:
     compile_one(_opening, dtype, target, 4, ROWS=128)
     compile_one(_chain_places, dtype, target, 1, STEPS=3, STEPS_P=4, PAGE=16, ROWS=1)
     compile_one(_keep_last, dtype, target, 4, H=4096, BLOCK=1024, ADD=True)
+    compile_one(_path_rows, dtype, target, 4, H=12_288, BLOCK=1024)
     compile_one(_silence, dtype, target, 1, W=5, W_P=8, MOST=64, LONG=1, BEHIND=2, ROWS=1)
     compile_one(_block_best, dtype, target, 4, V=128_256, BLOCK=8192)
     compile_one(_best_of, dtype, target, 1, K=32, K_P=32)

@@ -36,11 +36,11 @@ PLACES = [
 places = pytest.mark.parametrize(("device", "dtype"), PLACES)
 TILE = Tile(16, 16)
 CASES = {
-    "decode": verify(1, lens=(170, 5, 40)),
-    "chain": verify(5, lens=(60, 170), heads=8, kv_heads=2),
+    "decode": verify(1, lens=(90, 5, 40)),
+    "chain": verify(5, lens=(30, 80), heads=8, kv_heads=2),
     "tree": verify(5, lens=(60, 0), tree=True),
     "window": windowed(4, 20, lens=(60, 9)),
-    "extend": extend((20, 3), (60, 100), heads=4, kv_heads=2),
+    "extend": extend((20, 3), (10, 60), heads=4, kv_heads=2),
 }
 cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
@@ -75,7 +75,7 @@ def reorder(monkeypatch: pytest.MonkeyPatch, order: Sequence[int]) -> None:
 
 @interpreted
 @cases
-@pytest.mark.parametrize("order", [(4, 3, 2, 1, 0), (2, 0, 4, 1, 3), (1, 4, 0, 3, 2)])
+@pytest.mark.parametrize("order", [(3, 2, 1, 0), (1, 3, 0, 2)])
 def test_whoever_comes_last_the_bits_are_the_same(
     monkeypatch: pytest.MonkeyPatch, case: Case, order: tuple[int, ...]
 ) -> None:
@@ -99,11 +99,10 @@ def test_again_and_again_the_same_bits(device: str, dtype: torch.dtype, case: Ca
 
 
 @places
-@pytest.mark.parametrize("splits", [2, 3, 8, 13, 16, 32])
-@pytest.mark.parametrize("least", [1, 20])
+@pytest.mark.parametrize(("splits", "least"), [(2, 1), (3, 1), (8, 20), (13, 1), (17, 20), (32, 1)])
 def test_up_to_thirty_two_splits(device: str, dtype: torch.dtype, splits: int, least: int) -> None:
     """Short and long requests side by side: of one split, of some, of all."""
-    case = verify(1, lens=(0, 1, 33, 300), max_context=320, heads=2, kv_heads=1, device=device, dtype=dtype)
+    case = verify(1, lens=(0, 1, 33, 280), max_context=288, heads=2, kv_heads=1, device=device, dtype=dtype)
     launches = Launches(build(case), splits, least)
     close(launches.once(), reference(launches.world), dtype)
     assert not launches.room.arrivals.any()

@@ -57,7 +57,7 @@ def test_tiles_fit_a_block_of_the_device(capability: int, size: int, dim: int) -
     limit = 227 if capability >= HOPPER else 99
     side = 1 << (dim - 1).bit_length()
     tiles = tiles_for(capability, size, dim)
-    for tile in (tiles.decode, tiles.extend, tiles.decoding(1)):
+    for tile in (tiles.decode, tiles.extend, *tiles.narrow):
         # The last stage's keys are in use while the others travel.
         held = tile.rows + 2 * (tile.stages - 1) * tile.keys
         assert held * side * size <= limit * 1024
@@ -73,15 +73,14 @@ def test_two_kernels_serve_prompts_of_all_lengths() -> None:
     }
 
 
-def test_narrow_passes_may_have_a_tile_of_their_own() -> None:
-    narrow = Tile(16, 32, warps=2)
+def test_narrow_passes_may_have_tiles_of_their_own() -> None:
+    narrow = Tile(16, 32, warps=2), Tile(32, 32, registers=168)
     tiles = Tiles(Tile(64, 64), Tile(128, 64), narrow)
-    assert {tiles.decoding(rows) for rows in (1, 4, 16)} == {narrow}
-    assert tiles.decoding(17) == Tile(32, 64)
-    assert tiles.decoding(100) == tiles.decode
+    assert [tiles.decoding(rows) for rows in (1, 16, 17, 32)] == [narrow[0]] * 2 + [narrow[1]] * 2
+    assert tiles.decoding(33) == tiles.decoding(100) == tiles.decode
     assert Tiles(Tile(64, 64), Tile(128, 64)).decoding(4) == Tile(16, 64)
     early = tiles.dependent()
-    assert all(tile.dependent for tile in (early.decoding(4), early.decoding(64), early.extend))
+    assert all(tile.dependent for tile in (*map(early.decoding, (4, 20, 64)), early.extend))
 
 
 def test_only_limited_tiles_pass_a_limit_of_registers() -> None:
