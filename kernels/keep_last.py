@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # ruff: noqa: N803
-"""Keeps one row of a pass for each request, at its place in a table of requests.
+"""Picks rows of a pass: those of each request's accepted path, or the one that a table of requests keeps.
 
-Knows rows of numbers, not what they mean. Legend: B requests, R table rows, H size of a row.
+Knows rows of numbers, not what they mean. Legend: B requests, W nodes of each, R table rows, H size of a row.
 """
 
 from __future__ import annotations
@@ -32,6 +32,35 @@ def _keep_last(
         beside = tl.load(residual_ptr + source * residual_row + col, mask=inside, other=0.0)
         x = x.to(tl.float32) + beside.to(tl.float32)
     tl.store(state_ptr + row * H + col, x.to(state_ptr.dtype.element_ty), mask=inside)
+
+
+@jit(do_not_specialize=["index_row", "count", "width"])
+def _path_rows(
+    x_ptr, index_ptr, out_ptr, x_row, index_row, count, width, H: tl.constexpr, BLOCK: tl.constexpr
+):
+    # Grid: (requests * count, blocks of H).
+    target = tl.program_id(0).to(tl.int64)
+    request = target // count
+    node = tl.load(index_ptr + request * index_row + target % count)
+    source = request * width + tl.maximum(node, 0)
+    col = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + source * x_row + col, mask=col < H, other=0.0)
+    tl.store(out_ptr + target * H + col, x, mask=col < H)
+
+
+def path_rows(x: Tensor, index: Tensor, count: int) -> Tensor:
+    """[B * count, H]: rows index[b, :count] of each request's W in x [B * W, H], last axis contiguous; index:
+    int32 [B, W], last axis contiguous; negative ones stand for 0."""
+    batch, width = index.shape
+    size = x.shape[1]
+    out = x.new_empty(batch * count, size)
+    if batch:
+        block = power_of_two(size) if INTERPRETED else min(power_of_two(size), _GPU_BLOCK)
+        _path_rows[(batch * count, triton.cdiv(size, block))](
+            x, index, out, x.stride(0), index.stride(0), count, width,
+            H=size, BLOCK=block, num_warps=warps_for(block),
+        )  # fmt: skip
+    return out
 
 
 def keep_last(

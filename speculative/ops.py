@@ -126,6 +126,13 @@ class DraftOps(ABC):
         positions = lens.long()
         return ChainPlaces(lens, positions, kv_slots(page_table, page_size, rows, positions))
 
+    def path_rows(self, states: Tensor, accept_index: Tensor, count: int) -> Tensor:
+        """[B * count, H]: the rows of [B * W, H] that hold the first `count` nodes of each accepted path,
+        int32 [B, W]; past its end the root's."""
+        batch, width = accept_index.shape
+        first = torch.arange(batch, device=accept_index.device).unsqueeze(1) * width
+        return states.index_select(0, (first + accept_index[:, :count].clamp_min(0)).view(-1))
+
     def keep_last(
         self, kept: Tensor, rows: Tensor, hidden: Tensor, residual: Tensor | None, index: Tensor, count: int
     ) -> None:

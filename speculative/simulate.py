@@ -86,6 +86,9 @@ class SimulatedOps(DraftOps):
     ) -> ChainPlaces:
         return self._inner.chain_places(start, rows, page_table, page_size, steps)
 
+    def path_rows(self, states: Tensor, accept_index: Tensor, count: int) -> Tensor:
+        return self._inner.path_rows(states, accept_index, count)
+
     def keep_last(
         self, kept: Tensor, rows: Tensor, hidden: Tensor, residual: Tensor | None, index: Tensor, count: int
     ) -> None:

@@ -17,7 +17,7 @@ from kernels.accept_ratio import accept_ratio
 from kernels.accept_tree import Ends, Table, Walk, accept_tree, enter_run
 from kernels.argmax import argmax
 from kernels.compact_kv import Buffers, compact_kv
-from kernels.keep_last import keep_last
+from kernels.keep_last import keep_last, path_rows
 from kernels.node_inputs import Limit, chain_places, node_inputs, opening
 from kernels.tree_geometry import tree_geometry, tree_paths
 from speculative.accept import Accepted, EndColumns, Ledger, Settled
@@ -106,6 +106,9 @@ class TritonDraftOps(DraftOps):
         self, start: Tensor, rows: Tensor, page_table: Tensor, page_size: int, steps: int
     ) -> ChainPlaces:
         return ChainPlaces(*chain_places(start, rows, page_table, page_size, steps))
+
+    def path_rows(self, states: Tensor, accept_index: Tensor, count: int) -> Tensor:
+        return path_rows(states, accept_index, count)
 
     def keep_last(
         self, kept: Tensor, rows: Tensor, hidden: Tensor, residual: Tensor | None, index: Tensor, count: int

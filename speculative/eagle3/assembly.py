@@ -5,20 +5,18 @@ The half of drafter.py that needs torch. Legend: B requests, W width, D rows of 
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from speculative.base import DraftHost, DraftTarget, SpecPlan
 from speculative.eagle3 import source
 from speculative.eagle3.chain import Chain, Proposal, SampledChain
 from speculative.eagle3.checkpoint import load_draft
 from speculative.eagle3.draft import Eagle3Draft
 from speculative.eagle3.dummy import random_draft
+from speculative.eagle3.growth import Growth, TorchGrowth, TreeSize
 from speculative.eagle3.options import Options, narrows
 from speculative.eagle3.passes import DraftPasses
 from speculative.eagle3.pauses import NoPauses, Pauses, Ring
 from speculative.eagle3.silence import Silenced, silenced
-from speculative.eagle3.tree_draft import Tree, TreeSize
+from speculative.eagle3.tree_draft import Tree
 
 
 def load(config: Options, target: DraftTarget) -> Eagle3Draft:
@@ -47,10 +45,18 @@ def proposal(config: Options, plan: SpecPlan, host: DraftHost) -> Proposal:
     draft = draft_of(host)
     if plan.tree:
         size = TreeSize(config.topk, config.num_steps, host.first_scratch, plan.scratch)
-        return Tree(draft, passes(host), size)
+        return Tree(draft, passes(host), size, _growth(size, host))
     if config.acceptance == "ratio":
         return SampledChain(draft, passes(host), host.vocab_size)
     return Chain(draft, passes(host))
+
+
+def _growth(size: TreeSize, host: DraftHost) -> Growth:
+    if host.kernels == "triton":
+        from speculative.eagle3.triton_growth import TritonGrowth  # decorates kernels
+
+        return TritonGrowth(size)
+    return TorchGrowth(size)
 
 
 def pauses(config: Options, host: DraftHost) -> Pauses:
@@ -68,11 +74,3 @@ def silenced_by(host: DraftHost) -> Silenced:
 
         return triton_silenced
     return silenced
-
-
-def node_rows(accept_index: Tensor, count: int) -> Tensor:
-    """accept_index int32 [B, W] -> int64 [B * D], the rows of [B * W, ...] that hold the first D nodes of
-    each accepted path; past its end the root's."""
-    batch, width = accept_index.shape
-    first = torch.arange(batch, device=accept_index.device).unsqueeze(1) * width
-    return (first + accept_index[:, :count].clamp_min(0)).view(-1)

@@ -133,9 +133,9 @@ class Eagle3(Speculator):
         if view.width == 1 and self._pauses.put_off(view, states):
             return
         rows = min(self.plan.longest_run, view.width)
-        first = assembly.node_rows(seen.accept_index, rows) if self.plan.tree else None
-        taken = states if first is None else states.index_select(0, first)
-        left = self._passes.follow(view, seen.emitted[:, :rows], taken)
+        if self.plan.tree:
+            states = self._passes.path_rows(states, seen.accept_index, rows)
+        left = self._passes.follow(view, seen.emitted[:, :rows], states)
         self._passes.keep_last(view.relay[HIDDEN], view.rows, left, seen.n_accepted, rows)
 
     def prefill(self, view: DraftView, seen: PrefillSeen) -> None:

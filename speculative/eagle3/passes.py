@@ -71,12 +71,14 @@ class DraftPasses:
         batch = self._verify(view, tokens, place.positions, place.slots, place.lens, 1)
         return self._run(batch, hidden, self._drafting)
 
-    def branch(self, view: DraftView, depth: int, tokens: Tensor, hidden: Tensor, window: Window) -> Leaving:
-        """W nodes a request, all at seq_len + depth: tokens int32 [B, W], hidden [B * W, H] -> [B * W, H]."""
+    def branch(
+        self, view: DraftView, positions: Tensor, tokens: Tensor, hidden: Tensor, window: Window
+    ) -> Leaving:
+        """W nodes a request, at positions int64 [B * W]: tokens int32 [B, W], hidden [B * W, H] -> [B * W,
+        H]."""
         width = tokens.shape[1]
-        at = (view.seq_lens.device.long() + depth).repeat_interleave(width)
         own = window.slots[:, -width:].reshape(-1)
-        batch = self._verify(view, tokens, self._reach(at), own, view.seq_lens, width)
+        batch = self._verify(view, tokens, self._reach(positions), own, view.seq_lens, width)
         batch = replace(batch, tree_mask=window.seen, window_slots=window.slots)
         return self._run(batch, hidden, self._drafting)
 
@@ -88,6 +90,10 @@ class DraftPasses:
         at = self._ops.node_inputs(drafts, shape, lens.device, view.rows, view.page_table, view.page_size)
         batch = self._verify(view, at.ids, self._reach(at.positions), at.slots, lens, tokens.shape[1])
         return self._run(batch, self._draft.fuse(states), self._following)
+
+    def path_rows(self, states: Tensor, accept_index: Tensor, count: int) -> Tensor:
+        """[B * W, n * Ht] -> [B * count, n * Ht], see DraftOps.path_rows."""
+        return self._ops.path_rows(states, accept_index, count)
 
     def keep_last(self, kept: Tensor, rows: Tensor, left: Leaving, index: Tensor, count: int) -> None:
         """Of what `follow` left, row index[b] (int32 [B]) of each request's `count` goes to kept[rows[b]]."""

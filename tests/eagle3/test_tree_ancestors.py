@@ -35,10 +35,11 @@ class Branches:
         passes.branch = self._compared
 
     def _compared(
-        self, view: DraftView, depth: int, tokens: Tensor, hidden: Tensor, window: Window
+        self, view: DraftView, positions: Tensor, tokens: Tensor, hidden: Tensor, window: Window
     ) -> Leaving:
-        out: Tensor = self._branch(view, depth, tokens, hidden, window).total()
+        out: Tensor = self._branch(view, positions, tokens, hidden, window).total()
         rows, width = tokens.shape
+        depth = window.seen.shape[2] // width - 1
         self._paths = [[] for _ in range(rows)] if depth == 0 else self._paths
         for b in range(rows):
             new = []

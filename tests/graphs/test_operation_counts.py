@@ -23,7 +23,7 @@ STEPS = {
     "ngram": (("spec=ngram", "spec.adaptive=false", "spec.drafts=4"), 9, 2),
     "eagle3 chain": ((*EAGLE3, "spec.num_steps=4"), 8, 9),
     "eagle3 tree": (
-        (*EAGLE3, "spec.topk=2", "spec.num_steps=3", "spec.num_draft_tokens=6"), 9, 71,
+        (*EAGLE3, "spec.topk=2", "spec.num_steps=3", "spec.num_draft_tokens=6"), 16, 10,
     ),
 }  # fmt: skip
 LAYERS = {

@@ -118,3 +118,17 @@ def test_the_last_accepted_row_is_kept(device: str, dtype: torch.dtype, summed: 
             wanted[row] = x[at] if residual is None else x[at] + residual[at]
         tolerance = 0.0 if dtype is torch.float32 else 0.01  # of the interpreter's bfloat16
         torch.testing.assert_close(kept, wanted, rtol=tolerance, atol=0.0)
+
+
+@devices
+@pytest.mark.parametrize("count", [1, 3, 6])
+@pytest.mark.parametrize("batch", [0, 1, 5])
+def test_rows_of_an_accepted_path(device: str, count: int, batch: int) -> None:
+    width, size = 6, 24
+    gen = torch.Generator().manual_seed(8)
+    states = torch.randn(batch * width, size, generator=gen).to(device)
+    index = torch.randint(-1, width, (batch, width), generator=gen, dtype=torch.int32).to(device)
+    for ops in both():
+        found = ops.path_rows(states, index, count)
+        wanted = [b * width + max(int(index[b, j]), 0) for b in range(batch) for j in range(count)]
+        assert torch.equal(found, states[wanted].view(-1, size))

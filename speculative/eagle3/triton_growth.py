@@ -1,0 +1,43 @@
+"""How a draft tree grows, by Triton kernels: one launch an operation, the results of the torch reference.
+
+Imports the kernels, so import it only once the way to run Triton is settled (backends.triton).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from engine.batch import DraftTree
+from kernels.draft_tree import front, keep_best, next_level
+from speculative.base import DraftView
+from speculative.eagle3.candidates import Candidates
+from speculative.eagle3.growth import Front, TreeSize
+from speculative.eagle3.passes import Window
+
+
+class TritonGrowth:
+    """`TorchGrowth`, integer for integer."""
+
+    def __init__(self, size: TreeSize) -> None:
+        self._size = size
+
+    def first(self, tokens: Tensor, logprobs: Tensor) -> Candidates:
+        none = tokens[:, :0]
+        parent = none.long()  # of no elements: nothing is launched
+        return Candidates(
+            *next_level(none, logprobs[:, :0], parent, parent, tokens.unsqueeze(1), logprobs.unsqueeze(1))
+        )
+
+    def add(self, found: Candidates, survivors: Tensor, tokens: Tensor, logprobs: Tensor) -> Candidates:
+        return Candidates(*next_level(found.tokens, found.scores, found.parent, survivors, tokens, logprobs))
+
+    def front(self, view: DraftView, found: Candidates, window: Window | None) -> Front:
+        size, lens = self._size, view.seq_lens.device
+        seen = None if window is None else window.seen
+        survivors, tokens, source, positions, slots, seen = front(
+            found.tokens, found.scores, seen, view.rows, lens, size.topk, size.first_scratch, size.scratch
+        )
+        return Front(survivors, tokens, source, positions, Window(slots, seen))
+
+    def keep(self, found: Candidates, root: Tensor, count: int) -> DraftTree:
+        return DraftTree(*keep_best(found.tokens, found.scores, found.parent, root, count))
