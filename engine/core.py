@@ -111,8 +111,8 @@ class EngineCore:
         ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else _token_ids(prompt)
         if not ids:
             raise UserError("The prompt is empty: the model needs at least one token to continue.")
-        bad = next((i for i in ids if not 0 <= i < self.shape.vocab_size), None)
-        if bad is not None:
+        if min(ids) < 0 or max(ids) >= self.shape.vocab_size:
+            bad = next(i for i in ids if not 0 <= i < self.shape.vocab_size)
             raise UserError(
                 f"The prompt holds token id {bad}; this model's ids are 0..{self.shape.vocab_size - 1}."
             )

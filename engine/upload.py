@@ -91,7 +91,7 @@ class Uploader:
 
     def pack(self, step: ScheduledStep) -> Packed:
         """Lay the step out in one buffer."""
-        fields: list[tuple[str, Ints]] = []
+        fields = self._page_fields(step.new_pages)
         batch = (step.rows, step.query_lens)
         if batch != self._packed_batch:
             self._packed_batch = batch
@@ -99,13 +99,18 @@ class Uploader:
             fields.append(("query_start", _prefix_sums(step.query_lens)))
         if step.mode is Mode.EXTEND:
             fields += _chunk_fields(step)
-        if step.new_pages:
-            pages = np.array(step.new_pages, dtype=np.int32)
-            fields.append(("page_index", pages[:, 0] * self._row_pages + pages[:, 1]))
-            fields.append(("page_value", pages[:, 2]))
         if step.new_rows:
             fields += self._new_row_fields(step.new_rows)
         return self._join(fields)
+
+    def _page_fields(self, new_pages: Sequence[tuple[int, int, int]]) -> list[tuple[str, Ints]]:
+        """In front, where 64-bit indices are aligned: most decode steps of a large batch bring some, and are
+        spared a cast on the device."""
+        if not new_pages:
+            return []
+        pages = np.array(new_pages, dtype=np.int64)
+        index = pages[:, 0] * self._row_pages + pages[:, 1]
+        return [("page_index", index.view(np.int32)), ("page_value", pages[:, 2].astype(np.int32))]
 
     def _new_row_fields(self, new: tuple[NewRow, ...]) -> list[tuple[str, Ints]]:
         index = [np.arange(len(r.tokens), dtype=np.int32) + r.row * self._row_context for r in new]
@@ -157,7 +162,7 @@ def _writes(view: Mapping[str, Tensor]) -> TableWrites | None:
     count = view["new_rows"].numel() if new else 0
     shaped = new and view["shaped_rows"].numel() > 0
     return TableWrites(
-        page_index=view["page_index"].long() if pages else None,
+        page_index=view["page_index"].view(torch.int64) if pages else None,
         page_value=view["page_value"] if pages else None,
         new_rows=view["new_rows"].long() if new else None,
         new_seq_lens=view["new_seq_lens"] if new else empty,
