@@ -112,7 +112,8 @@ def compile_tiles(dtype: str, target: GPUTarget) -> None:
         merged, taken = merge_sizes(min(tile.rows, rows.get(kind_of, tile.rows)), power_of_two(dim), tile)
         compile_one(
             _attention_tile, dtype, target, tile.warps, tile.stages, tile.limits(),
-            HEADS=group * 8, GROUP=group, PACK=1, D=dim, D_P=power_of_two(dim), PAGE=16, BLOCK_M=tile.rows, BLOCK_N=tile.keys,
+            HEADS=group * 8, GROUP=group, PACK=1, D=dim,
+            D_P=power_of_two(dim), PAGE=16, BLOCK_M=tile.rows, BLOCK_N=tile.keys,
             EVEN=kind_of != "extend", TREE=kind_of in ("tree", "window"), WINDOW=kind_of == "window",
             SPLIT=split, MERGED=merged, TAKEN=taken, UPCAST=False,
         )  # fmt: skip
