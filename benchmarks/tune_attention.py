@@ -66,7 +66,8 @@ def decode_row(what: Pass, card: Card) -> tuple[tables.Row, list[tables.Row]]:
     """The table's choice, the best tile and number of splits, and SDPA; then every variant."""
     bench, tiles = card.bench(what), card.tiles(what.heads.dim)
     plan = card.plan(tiles)
-    chosen = replace(tiles.decoding(what.new * (what.heads.query // what.heads.kv)), dependent=card.early)
+    rows, crowded = what.new * what.heads.query // what.heads.kv, plan.crowded(what.requests, what.heads.kv)
+    chosen = replace(tiles.decoding(rows, crowded=crowded), dependent=card.early)
     expected = bench.once(bench.library())
     times = {
         (tile, plan): timed(bench, bench.decode(tile, plan), expected)

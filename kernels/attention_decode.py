@@ -26,7 +26,7 @@ def attention_decode(
         return q
     heads, kv_heads = q.shape[1], kv.k.shape[1]
     positions = batch.page_table.shape[1] * page_size
-    tile = _tile(q, kv_heads, batch, positions, tiles)
+    tile = _tile(q, kv_heads, batch, positions, tiles, plan)
     splits = plan.splits(batch.size, batch.max_query, heads, kv_heads, positions)
     if splits.count == 1:
         return launch(q, kv, batch, scale, page_size, tile)
@@ -36,8 +36,11 @@ def attention_decode(
     return launch(q, kv, batch, scale, page_size, tile, partial)
 
 
-def _tile(q: Tensor, kv_heads: int, batch: ForwardBatch, positions: int, tiles: Tiles) -> Tile:
+def _tile(
+    q: Tensor, kv_heads: int, batch: ForwardBatch, positions: int, tiles: Tiles, plan: SplitPlan
+) -> Tile:
     if not INTERPRETED:
-        return tiles.decoding(batch.max_query * (q.shape[1] // kv_heads))
+        rows, crowded = batch.max_query * (q.shape[1] // kv_heads), plan.crowded(batch.size, kv_heads)
+        return tiles.decoding(rows, crowded=crowded)
     rows = batch.max_query * q.shape[1]  # all heads in one tile
     return interpreted_tile(rows, q.shape[2], positions + fresh_window(batch), kv_heads)

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 
 MAX_SPLITS = 32
 _LEAST_SPLIT = 48  # keys that make a split worth its merge; most get 64, as whole blocks
+_WIDE_SPLIT = 80  # of more rows than the smallest tile: their parts are larger, and so is the merge
 _MEDIUM_SPLIT = 128  # where tiles alone keep half of the device busy
 _LONG_SPLIT = 1024  # where the batch fills the device already, only long requests are split
 _LONG_SPLITS = 4
 _MERGED_ROWS = 384  # of parts that one program reads in a merge; the others are done by then
+_FEW_ROWS = 16
+_CROWD = 2  # times as many tiles as programs that fill the device
 _MERGED_SPLITS = 8  # whatever the rows
 _PROMPT_SPLITS = 8  # fewer would cost a prompt's tokens more in merging than they save
 _LONG_PROGRAMS = 2560  # of a launch with such splits: most of them end at once, but each has to start
@@ -46,10 +49,14 @@ class SplitPlan:
         if share >= _LONG_SPLITS:
             rows = min(width * (heads // kv_heads), self.rows)
             most = min(MAX_SPLITS, max(_MERGED_SPLITS, _MERGED_ROWS // rows))
-            count, least = min(share, most), _LEAST_SPLIT
+            count, least = min(share, most), _LEAST_SPLIT if rows <= _FEW_ROWS else _WIDE_SPLIT
         elif share > 1:
             least = _MEDIUM_SPLIT
         return Splits(max(1, min(count, positions // least)), least)
+
+    def crowded(self, requests: int, kv_heads: int) -> bool:
+        """Whether decode tiles of so many requests queue for the device several times over."""
+        return requests * kv_heads > _CROWD * self.programs
 
     def prompt_splits(self, requests: int, tokens: int, heads: int, kv_heads: int, positions: int) -> Splits:
         """The same for a prefill pass whose longest request has `tokens`: a few behind a long prefix leave

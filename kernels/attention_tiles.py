@@ -43,21 +43,27 @@ class Tile:
 @dataclass(frozen=True)
 class Tiles:
     """The largest tile of either kind of pass on one device. narrow: smaller ones first, of decode passes
-    whose rows fit, where they are not `decode` with fewer rows."""
+    whose rows fit, where they are not `decode` with fewer rows. crowded: instead of the first of those where
+    a pass has many times more tiles than run at once: room for one more of them counts more than keys in
+    flight."""
 
     decode: Tile
     extend: Tile
     narrow: tuple[Tile, ...] = ()
+    crowded: Tile | None = None
 
     def dependent(self) -> Tiles:
         """The same, for dependent launches."""
         decode, extend, *narrow = (
             replace(tile, dependent=True) for tile in (self.decode, self.extend, *self.narrow)
         )
-        return Tiles(decode, extend, tuple(narrow))
+        crowded = self.crowded and replace(self.crowded, dependent=True)
+        return Tiles(decode, extend, tuple(narrow), crowded)
 
-    def decoding(self, rows: int) -> Tile:
+    def decoding(self, rows: int, *, crowded: bool = False) -> Tile:
         """The tile for `rows` query rows a request."""
+        if crowded and self.crowded is not None and rows <= self.crowded.rows:
+            return self.crowded
         return next((tile for tile in self.narrow if rows <= tile.rows), self.decode.at_most(rows))
 
     def extending(self, rows: int) -> Tile:
@@ -69,12 +75,18 @@ class Tiles:
 _PLAIN = Tiles(Tile(32, 32), Tile(32, 32))  # fp32 products run on the plain units, out of registers
 # (generation, largest head size) -> tiles of 16-bit elements; shared memory: rows + 2 * stages * keys lines
 _TABLE = {
-    (HOPPER, 64): Tiles(Tile(64, 64, stages=3), Tile(128, 64, stages=3)),
+    # A warp for 16 rows: none of a row's sums cross warps. Measured on an H200 at 128, by analogy at 64.
+    (HOPPER, 64): Tiles(
+        Tile(64, 64, stages=3),
+        Tile(128, 64, stages=3),
+        (Tile(16, 64, warps=2, stages=4), Tile(32, 64, warps=2, stages=3)),
+        Tile(16, 64, warps=2, stages=3),
+    ),
     (HOPPER, 128): Tiles(
         Tile(64, 32, stages=3),
         Tile(128, 64, warps=8, stages=3),
-        # Registers for three programs at a time: the merge alone would like more.
-        (Tile(16, 32, warps=2, stages=3), Tile(32, 32, stages=3, registers=168)),
+        (Tile(16, 32, warps=2, stages=4), Tile(32, 32, warps=2, stages=3)),
+        Tile(16, 32, warps=2, stages=3),
     ),
     (HOPPER, 256): Tiles(Tile(64, 32, stages=3), Tile(64, 32, warps=8, stages=3)),
     (0, 64): Tiles(Tile(64, 64), Tile(64, 64)),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from triton import knobs
 
 from engine.compiled import COMPILED, CompileCount
+from kernels.attention_splits import SplitPlan
 from kernels.attention_tiles import HOPPER, Tile, Tiles, tiles_for
 from kernels.launch import INTERPRETED, dependent
 
@@ -57,7 +60,7 @@ def test_tiles_fit_a_block_of_the_device(capability: int, size: int, dim: int) -
     limit = 227 if capability >= HOPPER else 99
     side = 1 << (dim - 1).bit_length()
     tiles = tiles_for(capability, size, dim)
-    for tile in (tiles.decode, tiles.extend, *tiles.narrow):
+    for tile in filter(None, (tiles.decode, tiles.extend, *tiles.narrow, tiles.crowded)):
         # The last stage's keys are in use while the others travel.
         held = tile.rows + 2 * (tile.stages - 1) * tile.keys
         assert held * side * size <= limit * 1024
@@ -81,6 +84,19 @@ def test_narrow_passes_may_have_tiles_of_their_own() -> None:
     assert Tiles(Tile(64, 64), Tile(128, 64)).decoding(4) == Tile(16, 64)
     early = tiles.dependent()
     assert all(tile.dependent for tile in (*map(early.decoding, (4, 20, 64)), early.extend))
+
+
+def test_a_crowd_of_narrow_passes_has_a_tile_of_its_own() -> None:
+    narrow, crowded = (Tile(16, 32, stages=4), Tile(32, 32)), Tile(16, 32, stages=3)
+    tiles = Tiles(Tile(64, 64), Tile(128, 64), narrow, crowded)
+    assert tiles.decoding(4, crowded=True) == crowded
+    assert tiles.decoding(4) == narrow[0]
+    assert tiles.decoding(20, crowded=True) == narrow[1]
+    assert tiles.dependent().decoding(4, crowded=True) == replace(crowded, dependent=True)
+    assert Tiles(Tile(64, 64), Tile(128, 64)).decoding(4, crowded=True) == Tile(16, 64)
+    plan = SplitPlan(528, 0, 64)
+    assert not plan.crowded(64, 8)
+    assert plan.crowded(256, 8)
 
 
 def test_only_limited_tiles_pass_a_limit_of_registers() -> None:

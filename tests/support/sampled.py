@@ -10,6 +10,7 @@ from torch import Tensor
 from engine.batch import DraftTree, ForwardBatch
 from engine.llm import LLM
 from speculative.base import DraftView, NoSpeculation, Observed, SpecPlan, Speculator
+from speculative.eagle3.draft import Leaving
 from speculative.sampled import draw_drafts, sampled_chain
 from speculative.tree import chain
 from support.eagle3 import draft_of
@@ -78,12 +79,12 @@ def convince(llm: LLM, beliefs: Tensor) -> None:
     draft = draft_of(llm)
     columns = draft.weights.target_ids.long()
     given: dict[bytes, int] = {}
-    forward = draft.forward
+    run = draft.run
 
-    def remembering(batch: ForwardBatch, *rest: Any) -> Tensor:
-        out = forward(batch, *rest)
+    def remembering(batch: ForwardBatch, *rest: Any) -> Leaving:
+        out = run(batch, *rest).total()
         given.update(zip(map(_key, out), batch.input_ids.tolist(), strict=True))
-        return out
+        return Leaving(out, None)
 
     def logits(hidden: Tensor) -> Tensor:
         return beliefs[[given.get(_key(row), 0) for row in hidden]][:, columns]
@@ -95,7 +96,14 @@ def convince(llm: LLM, beliefs: Tensor) -> None:
         scores, index = logits(hidden).log_softmax(-1).topk(k, dim=1)
         return draft.target_ids(index), scores
 
-    vars(draft).update(forward=remembering, logits=logits, best=best, top=top)
+    vars(draft).update(
+        run=remembering,
+        logits=logits,
+        best=best,
+        top=top,
+        top_after=lambda left, k: (*top(left.hidden, k), left.hidden),
+        best_after=lambda left: (best(left.hidden), left.hidden),
+    )
 
 
 def _key(row: Tensor) -> bytes:
