@@ -30,6 +30,16 @@ class Contender:
 
 
 @dataclass(frozen=True)
+class Racing:
+    """batch: prompts that an engine answers side by side. tokens: most new ones of an answer. repeats: passes
+    over all prompts that count."""
+
+    batch: int
+    tokens: int
+    repeats: int
+
+
+@dataclass(frozen=True)
 class Took:
     """whole: from the prompt to the last token, prefill included. decoding: from the first token on."""
 
@@ -61,26 +71,30 @@ def encoded(llm: LLM, texts: Sequence[str]) -> list[Ids]:
     return [llm.tokenizer.encode_chat([{"role": "user", "content": text}]) for text in texts]
 
 
-def race(engines: Mapping[str, LLM], prompts: Sequence[Ids], tokens: int, repeats: int) -> Race:
-    """Batch 1: each prompt goes to every engine in turn. The first pass warms up and is not counted."""
+def race(engines: Mapping[str, LLM], prompts: Sequence[Ids], how: Racing) -> Race:
+    """Each batch of prompts goes to every engine in turn. The first pass warms up and is not counted."""
     names = list(engines)
+    batches = [prompts[start : start + how.batch] for start in range(0, len(prompts), how.batch)]
     passes: dict[str, list[Took]] = {name: [] for name in names}
-    for number in range(repeats + 1):
+    for number in range(how.repeats + 1):
         sums = dict.fromkeys(names, Took())
-        for index, prompt in enumerate(prompts):
+        for index, batch in enumerate(batches):
             for name in names if (number + index) % 2 == 0 else names[::-1]:
-                sums[name] += _answer(engines[name], prompt, tokens)
+                sums[name] += _answer(engines[name], batch, how.tokens)
         for name in names if number else ():
             passes[name].append(sums[name])
     return passes
 
 
-def _answer(llm: LLM, prompt: Ids, tokens: int) -> Took:
+def _answer(llm: LLM, prompts: Sequence[Ids], tokens: int) -> Took:
+    """Decoding begins when all have their first token."""
     start = time.perf_counter()
-    output = llm.generate([prompt], SamplingParams(max_tokens=tokens))[0]
+    outputs = llm.generate(list(prompts), SamplingParams(max_tokens=tokens))
     whole = time.perf_counter() - start
-    times = output.completions[0].token_times
-    return Took(len(times), whole, len(times) - 1, times[-1] - times[0])
+    times = [output.completions[0].token_times for output in outputs]
+    begin, end = max(own[0] for own in times), max(own[-1] for own in times)
+    decoded = sum(moment > begin for own in times for moment in own)
+    return Took(sum(map(len, times)), whole, decoded, end - begin)
 
 
 def figures(own: Sequence[Took], plain: Sequence[Took]) -> dict[str, Any]:
@@ -118,13 +132,13 @@ def cost_by_width(llm: LLM) -> dict[str, dict[str, float]]:
 
 
 def measure_sets(
-    engines: Mapping[str, LLM], sets: Sequence[PromptSet], raced: int, tokens: int, repeats: int
+    engines: Mapping[str, LLM], sets: Sequence[PromptSet], raced: int, how: Racing
 ) -> dict[str, Any]:
     """set -> speeds of all engines; ratios against plain decoding."""
     found = {}
     for own in sets:
         prompts = encoded(engines[PLAIN], own.texts[:raced])
-        took = race(engines, prompts, tokens, repeats)
+        took = race(engines, prompts, how)
         found[own.name] = {name: figures(took[name], took[PLAIN]) for name in engines}
         print(f"{own.name}: timed", file=sys.stderr)
     return found

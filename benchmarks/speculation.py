@@ -1,7 +1,7 @@
-"""`python -m benchmarks.speculation`: the figures of drafting in docs/results.md, as ratios within one run.
+"""`python -m benchmarks.speculation [OVERRIDES]`: the figures of drafting in docs/results.md, as ratios.
 
-Speed-ups over plain decoding at batch 1, accept lengths, and what a step costs by its width. Knows what is
-claimed; how it is measured is in benchmarks/drafting.py.
+Speed-ups over plain decoding, accept lengths, and what a step costs by its width. Knows what is claimed; how
+it is measured is in benchmarks/drafting.py.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from benchmarks.cpu import Bound, publish
-from benchmarks.drafting import PLAIN, Contender, acceptance, cost_by_width, encoded, measure_sets
+from benchmarks.drafting import PLAIN, Contender, Racing, acceptance, cost_by_width, encoded, measure_sets
 from benchmarks.prompt_sets import PromptSet, prompt_sets
+from benchmarks.tables import preferring
 from engine import LLM
 from engine.errors import UserError
 from engine.provenance import PACKAGE_ROOT, device_facts, git_state, machine, versions
@@ -50,12 +51,8 @@ def _count(text: str) -> int:
 
 def engine(contender: Contender, dtype: str, arguments: argparse.Namespace, rows: int) -> LLM | None:
     """None, with a line on stderr, where there is no draft for the model."""
-    common = (
-        f"model={arguments.model}",
-        f"model.dtype={dtype}",
-        f"threads={arguments.threads}",
-        "cache=none",
-    )
+    usual = (f"model={arguments.model}", f"threads={arguments.threads}", "cache=none")
+    common = (*preferring(arguments.overrides, *usual), f"model.dtype={dtype}")
     draft: tuple[str, ...] = ()
     if arguments.draft is not None and "spec=eagle3" in contender.overrides:
         draft = (f"spec.draft={arguments.draft}",)
@@ -68,9 +65,10 @@ def engine(contender: Contender, dtype: str, arguments: argparse.Namespace, rows
 
 def speeds(dtype: str, sets: Sequence[PromptSet], arguments: argparse.Namespace) -> dict[str, Any]:
     """set -> contender -> figures, and the cost table of the adaptive engine."""
-    made = {c.name: engine(c, dtype, arguments, 1) for c in CONTENDERS}
+    made = {c.name: engine(c, dtype, arguments, arguments.batch) for c in CONTENDERS}
     engines = {name: llm for name, llm in made.items() if llm is not None}
-    found = measure_sets(engines, sets, arguments.raced, arguments.tokens, arguments.repeats)
+    how = Racing(arguments.batch, arguments.tokens, arguments.repeats)
+    found = measure_sets(engines, sets, arguments.raced, how)
     costs = {name: cost_by_width(llm) for name, llm in engines.items() if llm.step_costs is not None}
     for llm in engines.values():
         llm.close()
@@ -115,8 +113,9 @@ def bounds(report: dict[str, Any]) -> list[Bound]:
 def markdown(report: dict[str, Any]) -> str:
     """The report for the README."""
     where = f"{report['device']['device_name']}, {report['threads']} threads, {report['date']}"
-    how = f"greedy, chat template, ends honoured, up to {report['tokens']} tokens, batch 1"
-    lines = [where, f"torch {report['versions']['torch']}, model={report['model']}, {how}", ""]
+    how = f"greedy, chat template, ends honoured, up to {report['tokens']} tokens, batch {report['batch']}"
+    what = " ".join([f"model={report['model']}", *report["overrides"]])
+    lines = [where, f"torch {report['versions']['torch']}, {what}, {how}", ""]
     lines += [
         "| dtype | prompts | decoding | tokens/s | over plain | with prefill |",
         "|---|---|---|---|---|---|",
@@ -148,13 +147,19 @@ def _rates(rates: Sequence[float]) -> str:
 
 
 def _cost_lines(report: dict[str, Any]) -> list[str]:
-    """A step in plain decode steps, batch 1."""
+    """A step in plain decode steps, at the smallest batch that was measured."""
     lines = ["| dtype | drafts | cost of a step by width, in plain steps |", "|---|---|---|"]
     for dtype, own in report["speed"].items():
         for name, by_batch in own["cost_in_plain_steps"].items():
-            row = ", ".join(f"{width}: {cost:.2f}" for width, cost in by_batch["1"].items())
+            row = ", ".join(
+                f"{width}: {cost:.2f}" for width, cost in min(by_batch.items(), key=_batch)[1].items()
+            )
             lines.append(f"| {dtype} | {name} | {row} |")
     return lines
+
+
+def _batch(figures: tuple[str, dict[str, float]]) -> int:
+    return int(figures[0])
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -164,11 +169,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     report: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d"),
         "machine": machine(),
-        "device": device_facts("cuda:0" if torch.cuda.is_available() else "cpu"),
+        "device": device_facts("cuda:0" if "device=cuda" in arguments.overrides else "cpu"),
         "threads": arguments.threads,
         "git": git_state(PACKAGE_ROOT),
         "versions": versions(),
         "model": arguments.model,
+        "overrides": arguments.overrides,
+        "batch": arguments.batch,
         "tokens": arguments.tokens,
         "accept_tokens": arguments.accept_tokens,
         "repeats": arguments.repeats,
@@ -184,6 +191,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("overrides", nargs="*", help="of all engines: device=cuda attention=triton ...")
     parser.add_argument("--data", type=Path, help="folder with alpaca, gsm8k, humaneval, summarise")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--draft", type=Path, help="an EAGLE3 draft instead of the packaged one")
@@ -192,6 +200,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--prompts", type=int, default=80, help="prompts a set whose accept length is counted, 0: none"
     )
     parser.add_argument("--raced", type=_count, default=8, help="prompts a set that are timed")
+    parser.add_argument("--batch", type=_count, default=1, help="prompts that are answered side by side")
     parser.add_argument("--tokens", type=_count, default=128, help="most new tokens of a timed answer")
     parser.add_argument("--accept-tokens", type=_count, default=256, help="most new tokens of a counted one")
     parser.add_argument("--repeats", type=_count, default=5)

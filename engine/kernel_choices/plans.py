@@ -13,7 +13,8 @@ ROWS, TILE = "rows", "tile"
 ROWS_TOKENS = 8  # most tokens of the rows kernel: each has accumulators of its own
 TILE_TOKENS = 64  # most tokens of the tile kernel: they share one tile
 BUCKETS = (1, 2, 3, 4, 5, 6, 8, 16, 32, 64)  # numbers of tokens that are measured
-LATER = {6: 8, 5: 6}  # buckets that older tables lack: there the next one serves
+# Buckets that a table may lack: there the next one serves, in this order.
+LATER = {32: 64, 16: 32, 6: 8, 5: 6}
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,13 @@ def test_tokens_between_the_buckets_take_the_next_one() -> None:
     assert Choices({}).plan("linear", "bfloat16", 0, 1, 1) is None
 
 
+def test_a_table_without_larger_buckets_in_between_serves_them_with_the_next_one() -> None:
+    tile = Plan("tile", 64, 64)
+    choices = Choices({Place("linear", "bfloat16", 64, 4096, 4096): tile})
+    found = [choices.plan("linear", "bfloat16", tokens, 4096, 4096) for tokens in (8, 9, 16, 17, 64)]
+    assert found == [None, tile, tile, tile, tile]
+
+
 def test_a_table_without_the_finer_buckets_serves_them_with_the_next_one() -> None:
     """As tables that were written before there were buckets of 5 and 6."""
     eight, five = Plan("tile", 64, 64), Plan("rows", 4, 512)
