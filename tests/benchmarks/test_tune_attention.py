@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is first imported
 
 from benchmarks.attention_timing import Bench, Heads, Pass, with_splits
 from benchmarks.tune_attention import (
