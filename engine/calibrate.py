@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from engine.batch import Mode, SamplingClass, ScheduledStep
 from engine.device_queue import DeviceQueue, Published
@@ -88,14 +89,19 @@ class ScratchSteps:
         step, inputs = self._step_of(batch, width, resume)
         self._run(replace(step, sampling=sampling), inputs)
 
-    def prefill(self, tokens: int) -> None:
-        """One prompt of `tokens` in row 1, to its end."""
-        device = self._table.tokens.device
-        one, places = torch.ones(1, dtype=torch.int64, device=device), torch.arange(tokens, device=device)
-        step = ScheduledStep(0, Mode.EXTEND, (1,), (0,), (tokens,), (True,))
-        starts = torch.arange(0, tokens + 1, tokens, dtype=torch.int32, device=device)
-        chunk = ChunkInputs(one.expand(tokens).contiguous(), places, one - 1, one * (tokens - 1))
-        self._run(step, StepInputs(BatchRows(one, starts), None, chunk))
+    def prefill(self, *tokens: int) -> None:
+        """One pass of prompts in rows 1, 2, ..., of so many tokens each, to its end."""
+        device, count = self._table.tokens.device, len(tokens)
+        rows = torch.arange(1, count + 1, device=device)
+        lens = torch.tensor(tokens, device=device)
+        ends = lens.cumsum(0)
+        places = torch.arange(sum(tokens), device=device) - (ends - lens).repeat_interleave(lens)
+        step = ScheduledStep(
+            0, Mode.EXTEND, tuple(range(1, count + 1)), (0,) * count, tokens, (True,) * count
+        )
+        starts = functional.pad(ends, (1, 0)).int()
+        chunk = ChunkInputs(rows.repeat_interleave(lens), places, rows - 1, ends - 1)
+        self._run(step, StepInputs(BatchRows(rows, starts), None, chunk))
 
     def _run(self, step: ScheduledStep, inputs: StepInputs) -> None:
         self._queue.submit(lambda: self._work(step, inputs)).result()

@@ -21,7 +21,7 @@ from engine.modes import BatchMode, GraphMode, ModeContext, PrefillMode
 from engine.passes import Driver, Passes, PlainPasses
 from engine.policy import SchedulerConfig
 from engine.runner import ModelRunner
-from engine.warm_up import warm_up
+from engine.warm_up import Limits, warm_up
 from speculative.base import DraftModel, SpecPlan
 
 
@@ -90,7 +90,8 @@ def warmed(scratch: ScratchSteps, around: ModeContext) -> int:
     if around.device == "cpu":
         return 0
     longest = min(around.chunk_tokens, around.context - 1)
-    return warm_up(scratch, around.widths, longest, around.metrics, around.progress)
+    limits = Limits(longest, around.chunk_tokens)
+    return warm_up(scratch, around.widths, limits, around.metrics, around.progress)
 
 
 def captured(graph: GraphMode, scratch: ScratchSteps, around: ModeContext) -> tuple[int, ...]:

@@ -1,41 +1,64 @@
 """Steps before the first request, so that no request waits for a kernel to be compiled.
 
-Knows which steps compile all there is: every width, batch sizes that cut their work differently, short and
-long prompts, certain and drawn tokens. Nothing of kernels.
+Knows which steps compile all there is: every width, batch sizes and prompts that cut their work differently,
+certain and drawn tokens. Nothing of kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from engine.batch import SamplingClass
 from engine.calibrate import ScratchSteps
 from engine.metrics import EngineMetrics
 from engine.models.source import Progress
 
-PROMPTS = (8, 64, 512)  # tokens: products of few, tiles of half and of full size
+# Tokens of a prompt, each the first past a power of two: the least that takes the next larger tile, whatever
+# the query heads of a KV head. Beyond the last of them tiles have their full size.
+SHORT = (2, 5, 9, 17, 33, 65)
 DRAWN = SamplingClass(sampled=True)
 WHAT = "compiling kernels"
 
 
+@dataclass(frozen=True)
+class Limits:
+    """longest: tokens of the largest prompt; chunk: of all prompts of a prefill pass together, at least as
+    many."""
+
+    longest: int
+    chunk: int
+
+
 def warm_up(
-    scratch: ScratchSteps, widths: Sequence[int], longest: int, metrics: EngineMetrics, progress: Progress
+    scratch: ScratchSteps, widths: Sequence[int], limits: Limits, metrics: EngineMetrics, progress: Progress
 ) -> int:
-    """Run them, eagerly; returns how many. widths: of decode steps; longest: tokens of the largest prompt."""
-    prompts = sorted({min(tokens, longest) for tokens in PROMPTS})
+    """Run them, eagerly; returns how many. widths: of decode steps."""
+    prompts = prefill_passes(scratch.max_batch, limits)
     batches = batch_sizes(scratch.max_batch)
     decodes = [(batch, width, SamplingClass()) for width in widths for batch in batches]
-    decodes += [(1, width, DRAWN) for width in widths]
+    decodes += [(batch, width, DRAWN) for width in widths for batch in sorted({1, scratch.max_batch})]
     total = len(prompts) + len(decodes)
     with scratch.untouched(), metrics.unchanged():
         for done, tokens in enumerate(prompts):
             progress(WHAT, done, total)
-            scratch.prefill(tokens)
+            scratch.prefill(*tokens)
         for done, (batch, width, sampling) in enumerate(decodes, len(prompts)):
             progress(WHAT, done, total)
             scratch.decode(batch, width, False, sampling)
     progress(WHAT, total, total)
     return total
+
+
+def prefill_passes(most: int, limits: Limits) -> list[tuple[int, ...]]:
+    """Tokens of each prompt: of one alone, of one among as many as may run that bring a token each (the most
+    tiles), and of as many of its kind as fit into a pass (the most tokens)."""
+    found: dict[tuple[int, ...], None] = {}
+    for tokens in sorted({min(tokens, limits.longest) for tokens in (*SHORT, limits.longest)}):
+        beside = min(most, limits.chunk - tokens + 1) - 1
+        alike = min(most, limits.chunk // tokens)
+        found |= dict.fromkeys([(tokens,), (tokens, *(1,) * beside), (tokens,) * alike])
+    return list(found)
 
 
 def batch_sizes(most: int) -> list[int]:

@@ -9,7 +9,7 @@ from support.engines import TINY, make
 from engine.compiled import COMPILED
 from engine.llm import LLM
 from engine.params import SamplingParams
-from engine.warm_up import batch_sizes, warm_up
+from engine.warm_up import Limits, batch_sizes, prefill_passes, warm_up
 
 CUDA = torch.cuda.is_available()
 LIMITS = (
@@ -18,14 +18,14 @@ LIMITS = (
     "cache.max_context=256",
     "sampling.max_tokens=9",
 )
+PASSES = Limits(longest=64, chunk=64)
 PROMPTS = [[3, 4, 5, 3, 4, 5, 3], [9] * 40, [7, 8, 7, 8, 7]]
 PARAMS = SamplingParams(max_tokens=9, ignore_eos=True)
 
 
 def warm(llm: LLM) -> int:
     container = llm._container
-    modes = container.modes()
-    return warm_up(container.eager(), modes.widths, modes.chunk_tokens, llm.metrics, lambda *_: None)
+    return warm_up(container.eager(), container.modes().widths, PASSES, llm.metrics, lambda *_: None)
 
 
 def state(llm: LLM) -> list[torch.Tensor]:
@@ -49,7 +49,7 @@ def test_a_warm_up_leaves_no_trace(spec: tuple[str, ...]) -> None:
         before, counts = state(llm), llm.metrics.snapshot()
         steps = warm(llm)
         modes = llm._container.modes()
-        assert steps == 2 + (4 + 1) * len(modes.widths)
+        assert steps == len(prefill_passes(5, PASSES)) + (4 + 2) * len(modes.widths)
         assert llm.metrics.snapshot() == counts
         assert all(torch.equal(old, new) for old, new in zip(before, state(llm), strict=True))
         expected = [o.completions[0].token_ids for o in cold.generate(PROMPTS, PARAMS)]
@@ -61,7 +61,7 @@ def test_progress_is_told_from_the_first_step_to_the_last() -> None:
     with make(*TINY, *LIMITS) as llm:
         modes = llm._container.modes()
         count = warm_up(
-            llm._container.eager(), modes.widths, 64, llm.metrics, lambda *news: told.append(news)
+            llm._container.eager(), modes.widths, PASSES, llm.metrics, lambda *news: told.append(news)
         )
     assert told == [("compiling kernels", done, count) for done in range(count + 1)]
 
@@ -83,7 +83,12 @@ def test_batch_sizes(most: int, sizes: list[int]) -> None:
 def test_serving_compiles_nothing(graph: str, spec: tuple[str, ...]) -> None:
     """Field report T7: every batch size, prompts and answers of mixed lengths, greedy and drawn."""
     shape = ("model=tiny", "model.dtype=bfloat16", "attention=triton", f"graph={graph}", "device=cuda")
-    limits = ("scheduler.max_running=33", "cache.max_context=1024", "sampling.max_tokens=40")
+    limits = (
+        "scheduler.max_running=33",
+        "cache.max_context=1024",
+        "cache.tokens=40000",
+        "sampling.max_tokens=40",
+    )
     with make(*shape, *limits, *spec) as llm:
         before = COMPILED.total
         for batch in range(1, 34, 4):

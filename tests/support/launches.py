@@ -1,0 +1,86 @@
+"""Engines whose kernels are chosen as on an H200 and told, not run: which variants would be compiled there.
+
+A variant is what Triton compiles anew for: constants, launch options, and of every other operand its type,
+whether an integer is 1 or a multiple of 16 and whether a pointer is aligned to 16 bytes, unless the kernel
+says that it does not matter. Kernels that lead a request to its end run in the interpreter.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.attention_splits import SplitPlan
+
+PROCESSORS, CAPABILITY = 132, 9  # an H200's
+GUIDES = ("_opening", "_node_inputs", "_accept_tree", "_enter_run")
+
+Variant = tuple[str, tuple[tuple[str, Any], ...]]
+
+
+def operand_kind(value: object, special: bool) -> tuple[Any, ...]:
+    """What the compiled code depends on. special: the kernel does not decline to be compiled for it."""
+    if isinstance(value, Tensor):
+        return (value.dtype, special and value.data_ptr() % 16 == 0)
+    if isinstance(value, int):
+        size = "i1" if isinstance(value, bool) else "i32" if -(2**31) <= value < 2**31 else "i64"
+        return (size, special and value == 1, special and value % 16 == 0)
+    return (type(value),)
+
+
+def variant(kernel: Any, operands: tuple[Any, ...], options: dict[str, Any]) -> Variant:
+    """kernel: decorated for the interpreter, which keeps what the decorator was told."""
+    plain = kernel.kwargs.get("do_not_specialize") or ()
+    names = list(inspect.signature(kernel.fn).parameters)
+    kinds = [
+        (name, operand_kind(value, name not in plain)) for name, value in zip(names, operands, strict=False)
+    ]
+    return kernel.fn.__name__, (*kinds, *sorted(options.items()))
+
+
+@contextmanager
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[Variant]]:
+    """The variants that engines built inside launch; their pick of sizes is that for bf16 on an H200."""
+    from triton.runtime.interpreter import InterpretedFunction
+
+    import kernels.attention_tiles as tiles
+    from backends import triton as backend
+
+    found: set[Variant] = set()
+    run = InterpretedFunction.run
+
+    def record(kernel: Any, *operands: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        found.add(variant(kernel, operands, options))
+        name = kernel.fn.__name__
+        if name in GUIDES:
+            rows = (
+                1 << (operands[list(inspect.signature(kernel.fn).parameters).index("batch")] - 1).bit_length()
+            )
+            run(kernel, *operands, grid=(1,), warmup=warmup, **{**options, "ROWS": rows})
+        elif name == "_best_of":
+            operands[2].zero_()  # a token that exists
+
+    with monkeypatch.context() as patch:
+        for module in [
+            m for name, m in sys.modules.items() if name.partition(".")[0] in ("kernels", "backends")
+        ]:
+            if hasattr(module, "INTERPRETED"):
+                patch.setattr(module, "INTERPRETED", False)
+        patch.setattr(InterpretedFunction, "run", record)
+        patch.setattr(backend, "_settle_triton", lambda device: None)
+        patch.setattr(backend, "_capability", lambda device: CAPABILITY)
+        patch.setattr(backend, "_split_plan", _split_plan)
+        patch.setattr(backend.TritonAttention, "dtypes", {"cpu": ("bfloat16",)})
+        assert tiles.tiles_for(CAPABILITY, 2, 64).decode.rows == 64
+        yield found
+
+
+def _split_plan(device: torch.device, fixed: int, rows: int) -> SplitPlan:
+    return SplitPlan(4 * PROCESSORS, fixed, rows)
