@@ -51,13 +51,15 @@ def warm_up(
 
 
 def prefill_passes(most: int, limits: Limits) -> list[tuple[int, ...]]:
-    """Tokens of each prompt: of one alone, of one among as many as may run that bring a token each (the most
-    tiles), and of as many of its kind as fit into a pass (the most tokens)."""
+    """Tokens of each prompt: of one alone (the fewest tiles of its size), of one among as many as may run that
+    bring a token each (the most tiles), and of as many alike as fit into a pass (the most tokens)."""
+    sizes = sorted({min(tokens, limits.longest) for tokens in (*SHORT, limits.longest)})
     found: dict[tuple[int, ...], None] = {}
-    for tokens in sorted({min(tokens, limits.longest) for tokens in (*SHORT, limits.longest)}):
+    for tokens in sizes:
         beside = min(most, limits.chunk - tokens + 1) - 1
-        alike = min(most, limits.chunk // tokens)
-        found |= dict.fromkeys([(tokens,), (tokens, *(1,) * beside), (tokens,) * alike])
+        found |= dict.fromkeys([(tokens,), (tokens, *(1,) * beside)])
+    for tokens in sizes[2:]:
+        found[(tokens,) * min(most, limits.chunk // tokens)] = None
     return list(found)
 
 

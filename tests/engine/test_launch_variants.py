@@ -124,8 +124,8 @@ def test_alignment_and_type_of_a_tensor_are_part_of_a_variant() -> None:
     [
         (1, Limits(9, 9), [(2,), (5,), (9,)]),
         (1, Limits(1, 1), [(1,)]),
-        (3, Limits(5, 8), [(2,), (2, 1, 1), (2, 2, 2), (5,), (5, 1, 1)]),
-        (9, Limits(4, 4), [(2,), (2, 1, 1), (2, 2), (4,)]),
+        (3, Limits(5, 6), [(2,), (2, 1, 1), (5,), (5, 1)]),
+        (2, Limits(11, 23), [(2,), (2, 1), (5,), (5, 1), (9,), (9, 1), (11,), (11, 1), (9, 9), (11, 11)]),
     ],
 )
 def test_prefill_passes_stay_inside_the_limits(
