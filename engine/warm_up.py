@@ -51,8 +51,8 @@ def warm_up(
 
 
 def prefill_passes(most: int, limits: Limits) -> list[tuple[int, ...]]:
-    """Tokens of each prompt: of one alone (the fewest tiles of its size), of one among as many as may run that
-    bring a token each (the most tiles), and of as many alike as fit into a pass (the most tokens)."""
+    """Tokens of each prompt: of one alone (the fewest tiles of its size), of one among as many as may run, a
+    token each (the most tiles), and of as many alike as fit into a pass (the most tokens)."""
     sizes = sorted({min(tokens, limits.longest) for tokens in (*SHORT, limits.longest)})
     found: dict[tuple[int, ...], None] = {}
     for tokens in sizes:
