@@ -28,9 +28,9 @@ class TrainEagle3(Task):
     class Config(Task.Config):
         """prompts: files to train on, of each the first prompt_limit. self_prompts: user turns that the model
         makes up; documents: texts that it writes and is then asked about. *_tokens: the longest of each.
-        generate_minutes: after which answers are cut short. text: text.npz of earlier runs instead of all
-        these. resume: the folder of a run that stopped. output: where the draft goes, null: the run folder.
-        evaluate: files that the draft is measured on, each the first evaluate_limit prompts.
+        generate_minutes: for writing, of which answers have the larger part. text: text.npz of earlier runs
+        instead of all these. resume: the folder of a run that stopped. output: where the draft goes, null:
+        the run folder. evaluate: files that the draft is measured on, each the first evaluate_limit prompts.
         """
 
         format: str = choice("text", ("text", "json"))

@@ -6,12 +6,12 @@ Importable without torch. Knows the trainer by what it is asked, not by its name
 from __future__ import annotations
 
 import shlex
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from engine.errors import UserError
 from engine.provenance import device_facts
 from engine.tasks.base import TaskContext, TextEngine
 from engine.tasks.interrupts import StopFlag
@@ -23,6 +23,7 @@ from engine.tasks.training_files import (
     save_text,
 )
 from engine.tasks.training_text import Limits, Writer, sequences
+from engine.tasks.training_time import REQUESTS, WritingTime
 from engine.tasks.training_world import TrainingWorld
 
 if TYPE_CHECKING:
@@ -48,10 +49,9 @@ class TrainingRun:
         limits = Limits(
             config.prompt_tokens, config.document_tokens, config.answer_tokens, config.temperature
         )
-        minutes, self._began = config.generate_minutes, time.perf_counter()
-        until = None if minutes is None else self._began + 60 * minutes
+        self._time = WritingTime.of(config.generate_minutes)
         seed = (engine.seed + 7919 * world.rank) % (1 << 62)
-        self._writer = Writer(engine, context, stop, limits, seed, until)
+        self._writer = Writer(engine, context, stop, limits, seed, self._time, self._say)
         self._sources: Counter[str] = Counter()
 
     def all(self, prompts: Sequence[PromptFile], exams: Sequence[PromptFile]) -> tuple[dict[str, Any], str]:
@@ -62,7 +62,7 @@ class TrainingRun:
         texts = self._texts(prompts)
         answers = self._exam_answers(exams)
         if self._stop.requested:
-            return self._interrupted("text"), "interrupted before training began"
+            return self._interrupted("text"), self._how_to_train(texts)
         self._engine.forget_prefixes()
         resume = None if self._config.resume is None else Path(self._config.resume).expanduser()
         fitted = self._trainer.fit(
@@ -94,7 +94,18 @@ class TrainingRun:
             save_text(self._context.folder().path / TEXT, found)
         tokens = sum(len(ids) - prompt for ids, prompt in found)
         self._say_time(f"{len(found)} answers of {tokens} tokens")
+        self._check_answered(found)
         return found
+
+    def _check_answered(self, found: Sequences) -> None:
+        """UserError where the limit of time left nothing to train on."""
+        minutes = self._config.generate_minutes
+        if minutes is None or self._stop.requested or any(len(ids) - prompt >= 2 for ids, prompt in found):
+            return
+        raise UserError(
+            f"task.generate_minutes={minutes} is over and no answer has two tokens: raise it, or ask for "
+            "less with a smaller task.self_prompts, task.documents or scheduler.max_running"
+        )
 
     def _prompts(self, files: Sequence[PromptFile]) -> list[list[int]]:
         """This process's share of all prompts, the sources mixed, so that a time limit cuts all alike."""
@@ -106,7 +117,9 @@ class TrainingRun:
             self._sources[f"prompts of {Path(*Path(name).parts[-2:])}"] += len(mine)
         turns = writer.turns(self._openings(), self._mine(config.self_prompts), "user turns")
         self._say_time(f"{len(turns)} user turns")
-        requests = writer.turns(trainer.text_requests, self._mine(config.documents), "document requests")
+        requests = writer.turns(
+            trainer.text_requests, self._mine(config.documents), "document requests", REQUESTS
+        )
         about = writer.about(writer.documents(requests), trainer.about_text, config.questions)
         self._say_time(f"{len(about)} documents")
         kinds += [writer.texts(turns), writer.texts(requests), writer.texts(about)]
@@ -170,8 +183,14 @@ class TrainingRun:
         text = ",".join(self._config.text) or str(folder / TEXT)
         return f"stopped; the same command with task.text=[{text}] task.resume={folder} goes on"
 
+    def _how_to_train(self, texts: Sequences) -> str:
+        """After an interruption before training."""
+        path = self._context.folder().path / TEXT
+        kept = f"; task.text=[{path}] trains on what was written" if texts and not self._config.text else ""
+        return f"interrupted before training began{kept}"
+
     def _say_time(self, what: str) -> None:
-        self._say(f"text: {what} after {time.perf_counter() - self._began:.0f} s")
+        self._say(f"text: {what} after {self._time.passed:.0f} s")
 
     def _say(self, line: str) -> None:
         if self._world.rank == 0:

@@ -5,8 +5,7 @@ Importable without torch. Knows requests and the chat template; not what is trai
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.errors import UserError
@@ -16,6 +15,7 @@ from engine.tasks.drive import Answer, Job
 from engine.tasks.interrupts import StopFlag
 from engine.tasks.progress import RequestProgress
 from engine.tasks.requests import encode_item
+from engine.tasks.training_time import ANSWERS, DOCUMENTS, TURNS, WritingTime
 from engine.tasks.waves import run_in_waves
 from engine.workloads.base import WorkItem
 
@@ -34,8 +34,8 @@ class Limits:
 
 
 class Writer:
-    """Lets one engine write. seed: of everything that is drawn. until: perf_counter time after which answers
-    are cut short, or None."""
+    """Lets one engine write. seed: of everything that is drawn. until: when each stage is cut short. say:
+    gets a line about what was."""
 
     def __init__(
         self,
@@ -44,19 +44,20 @@ class Writer:
         stop: StopFlag,
         limits: Limits,
         seed: int,
-        until: float | None = None,
+        until: WritingTime,
+        say: Callable[[str], None],
     ) -> None:
         self._engine, self._context, self._stop = engine, context, stop
-        self._limits, self._seed, self._until = limits, seed, until
+        self._limits, self._seed, self._until, self._say = limits, seed, until, say
         self._drawn = 0
 
-    def turns(self, openings: Sequence[str], count: int, what: str) -> list[str]:
+    def turns(self, openings: Sequence[str], count: int, what: str, stage: str = TURNS) -> list[str]:
         """User turns that the model makes up, begun by one of `openings` each: `count`, less repetitions and
         those that did not end by themselves."""
         begun = [self._opening(openings, i) for i in range(count)]
         heads = {text: self._head(text) for text in set(begun)}
         jobs = [Job(i, heads[text], self._sampled(self._limits.turn)) for i, text in enumerate(begun)]
-        answers = self._run([job for job in jobs if self._fits(job)], what)
+        answers = self._run(jobs, what, stage)
         ended = [(a, s) for a in answers for s in a.samples if s.finish_reason == "stop"]
         texts = dict.fromkeys(begun[answer.job.key] + sample.text for answer, sample in ended)
         return [text for text in texts if text.strip()]
@@ -67,7 +68,7 @@ class Writer:
             Job(i, tuple(self._encode(text)), self._sampled(self._limits.document))
             for i, text in enumerate(requests)
         ]
-        answers = self._run([job for job in jobs if self._fits(job)], "documents")
+        answers = self._run(jobs, "documents", DOCUMENTS)
         return [s.text.strip() for a in answers for s in a.samples if s.text.strip()]
 
     def about(self, documents: Sequence[str], forms: Sequence[str], questions: int) -> list[str]:
@@ -92,10 +93,10 @@ class Writer:
 
     def answers(self, prompts: Sequence[Sequence[int]], what: str, tokens: int | None = None) -> list[Answer]:
         """Greedy answers, in the order of the prompts; a prompt that leaves no room for two tokens is left
-        out."""
+        out. tokens: at most so many, without a limit of time."""
         params = SamplingParams(temperature=0.0, max_tokens=tokens or self._limits.answer)
         jobs = [Job(i, tuple(ids), params) for i, ids in enumerate(prompts)]
-        return self._run([job for job in jobs if self._fits(job)], what, timed=tokens is None)
+        return self._run(jobs, what, ANSWERS if tokens is None else None)
 
     def _encode(self, text: str) -> list[int]:
         return encode_item(WorkItem(prompt=text), self._engine.tokenizer, raw=False)
@@ -128,16 +129,27 @@ class Writer:
             temperature=self._limits.temperature, max_tokens=tokens, seed=self._seed + self._drawn
         )
 
-    def _run(self, jobs: Sequence[Job], what: str, *, timed: bool = False) -> list[Answer]:
-        """What was cut short by the time limit is kept; after Ctrl-C the caller stops anyway."""
+    def _run(self, jobs: Sequence[Job], what: str, stage: str | None) -> list[Answer]:
+        """The jobs that fit, until the stage is over. What was cut short then is kept; after Ctrl-C the
+        caller stops anyway."""
+        jobs = [job for job in jobs if self._fits(job)]
+        late: list[bool] = []
 
         def over() -> bool:
-            late = timed and self._until is not None and time.perf_counter() >= self._until
-            return late or self._stop.requested
+            if stage is not None and not late and self._until.over(stage):
+                late.append(True)
+            return bool(late) or self._stop.requested
 
         rows = int(self._context.config["scheduler"]["max_running"])
         with RequestProgress(self._context.stderr, len(jobs), what) as progress:
-            return run_in_waves(self._engine, jobs, rows, over, progress.finished)
+            answers = run_in_waves(self._engine, jobs, rows, over, progress.finished)
+        whole = sum(not answer.cut for answer in answers)
+        if late and whole < len(jobs):
+            self._say(
+                f"text: the time for {what} is over: {whole} of {len(jobs)} ended, "
+                f"{len(answers) - whole} were cut short, {len(jobs) - len(answers)} not begun"
+            )
+        return answers
 
 
 def sequences(answers: Sequence[Answer]) -> list[tuple[tuple[int, ...], int]]:

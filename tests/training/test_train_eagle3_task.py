@@ -26,6 +26,7 @@ from engine.tasks.base import EXIT_INTERRUPTED, Outcome, Task, TaskContext
 from engine.tasks.interrupts import StopFlag
 from engine.tasks.training_files import load_text, read_openings, save_text
 from engine.tasks.training_text import Limits, Writer
+from engine.tasks.training_time import WritingTime
 from engine.tasks.training_world import TrainingWorld
 
 BASE = ("model=tiny", "model.dtype=float32", "attention=torch", "threads=1", "cache=none", "seed=4")
@@ -143,7 +144,8 @@ def test_an_answer_is_greedy_and_ends_with_its_stop(trained: tuple[Path, Outcome
 def test_the_model_writes_prompts_documents_and_answers_itself(tmp_path: Path) -> None:
     """At temperature 1 a random model of 512 tokens ends about every third turn within 200."""
     _, context = task_and_context(tmp_path)
-    writer = Writer(engine(), context, StopFlag(context.stderr), Limits(200, 16, 16, 1.0), 3)
+    limits, until = Limits(200, 16, 16, 1.0), WritingTime.of(None)
+    writer = Writer(engine(), context, StopFlag(context.stderr), limits, 3, until, pytest.fail)
     turns = writer.turns(("", "Write "), 24, "turns")
     assert turns, "none of 24 turns ended within 200 tokens"
     assert len(set(turns)) == len(turns)
@@ -155,13 +157,6 @@ def test_the_model_writes_prompts_documents_and_answers_itself(tmp_path: Path) -
     answers = writer.answers(writer.texts(asked), "answers")
     assert [a.job.key for a in answers] == list(range(len(asked)))
     assert all(0 < a.tokens <= 16 for a in answers)
-
-
-def test_a_time_limit_cuts_answers_and_keeps_their_part(tmp_path: Path) -> None:
-    _, context = task_and_context(tmp_path)
-    writer = Writer(engine(), context, StopFlag(context.stderr), Limits(8, 8, 64, 1.0), 3, until=0.0)
-    answers = writer.answers([[1, 2, 3]] * 30, "answers")
-    assert len(answers) <= 8, "what waited is left out"
 
 
 def test_states_equal_the_engine_s_own(tmp_path: Path) -> None:
