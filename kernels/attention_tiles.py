@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kernels.launch import interpreted_keys, power_of_two
+from kernels.launch import WAITED, interpreted_keys, power_of_two
 
 HOPPER = 9  # major compute capability from which a block has 227 KiB of shared memory
 
@@ -19,7 +19,7 @@ class Tile:
 
     heads: KV heads that share a tile, a divisor of their number. More than one multiplies the arithmetic by
     it: only for the interpreter, where each operation costs the same whatever its size.
-    dependent: programs start while the kernel in front ends (kernels.launch.dependent).
+    dependent: whether programs start while the kernel in front ends (kernels.launch.dependent), and how.
     registers: of a thread, at most; 0: as many as the compiler likes.
     """
 
@@ -28,7 +28,7 @@ class Tile:
     heads: int = 1
     warps: int = 4
     stages: int = 2
-    dependent: bool = False
+    dependent: int = 0
     registers: int = 0
 
     def limits(self) -> dict[str, int]:
@@ -52,12 +52,12 @@ class Tiles:
     narrow: tuple[Tile, ...] = ()
     crowded: Tile | None = None
 
-    def dependent(self) -> Tiles:
+    def dependent(self, early: int = WAITED) -> Tiles:
         """The same, for dependent launches."""
         decode, extend, *narrow = (
-            replace(tile, dependent=True) for tile in (self.decode, self.extend, *self.narrow)
+            replace(tile, dependent=early) for tile in (self.decode, self.extend, *self.narrow)
         )
-        crowded = self.crowded and replace(self.crowded, dependent=True)
+        crowded = self.crowded and replace(self.crowded, dependent=early)
         return Tiles(decode, extend, tuple(narrow), crowded)
 
     def decoding(self, rows: int, *, crowded: bool = False) -> Tile:

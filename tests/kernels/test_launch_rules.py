@@ -1,0 +1,67 @@
+"""What makes dependent launches safe, checked in the kernels' own text: the wait is in every program's way,
+and nothing is touched before it but weights."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+WEIGHTS = {"weight_ptr", "a_weight_ptr", "b_weight_ptr", "w_ptr"}  # written before any kernel runs
+
+
+def dependent_kernels() -> dict[str, ast.FunctionDef]:
+    """Functions of kernels/ that take PDL, `enter` itself apart."""
+    return {
+        node.name: node
+        for path in sorted(KERNELS.glob("*.py"))
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef)
+        and "PDL" in {argument.arg for argument in node.args.args}
+        and node.name != "enter"
+    }
+
+
+FOUND = dependent_kernels()
+
+
+def problems(kernel: ast.FunctionDef) -> list[str]:
+    """Why a kernel's programs might end without the wait, or touch too early what others write."""
+    at = next((i for i, line in enumerate(kernel.body) if ast.unparse(line) == "enter(PDL)"), None)
+    if at is None:
+        return ["it does not call enter(PDL) outside of branches and loops"]
+    before = [node for line in kernel.body[:at] for node in ast.walk(line)]
+    found = ["it may return before enter"] * any(isinstance(node, ast.Return) for node in before)
+    names = {node.id for node in before if isinstance(node, ast.Name) and node.id.endswith("_ptr")}
+    found += [f"it touches {name} before enter" for name in sorted(names - WEIGHTS)]
+    calls = [ast.unparse(node.func) for node in before if isinstance(node, ast.Call)]
+    return found + [f"it calls {call} before enter" for call in calls if "store" in call or "atomic" in call]
+
+
+def test_all_kernels_that_may_start_early_are_looked_at() -> None:
+    expected = {"_attention_tile", "_linear_rows", "_linear_tile", "_sum_parts", "_pick", "_rms_norm"}
+    assert expected | {"_norm_pair", "_rope_store", "_silu_mul"} <= set(FOUND)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_every_program_waits_before_it_touches_what_others_write(name: str) -> None:
+    assert problems(FOUND[name]) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ("x = tl.load(x_ptr)\nenter(PDL)", "touches x_ptr"),
+        ("if tl.program_id(0) > n:\n    return\nenter(PDL)", "may return"),
+        ("if n > 0:\n    enter(PDL)", "does not call enter"),
+        ("tl.store(w_ptr, 0)\nenter(PDL)", "calls tl.store"),
+        ("w = tl.load(w_ptr)\nenter(PDL)\nx = tl.load(x_ptr)", ""),
+    ],
+)
+def test_what_would_be_unsafe_is_found(lines: str, problem: str) -> None:
+    text = "def kernel(x_ptr, w_ptr, n, PDL):\n" + "".join(f"    {line}\n" for line in lines.split("\n"))
+    kernel = ast.parse(text).body[0]
+    assert isinstance(kernel, ast.FunctionDef)
+    assert (problem in str(problems(kernel))) if problem else problems(kernel) == []
