@@ -74,11 +74,12 @@ def compile_one(
     stages: int = 2,
     limits: Mapping[str, int] = MappingProxyType({}),
     **constants: Any,
-) -> None:
+) -> Any:
+    """What Triton built. PDL is chosen here unless it is given."""
     names = list(inspect.signature(kernel.fn).parameters)
     early = "PDL" in names and target.arch >= 90
     if "PDL" in names:
-        constants["PDL"] = early
+        constants.setdefault("PDL", int(early))
     signature = {n: "constexpr" if n in constants else kind(n, dtype) for n in names}
     assert not any(n.isupper() and n not in constants for n in names), "a constant is missing"
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
@@ -88,6 +89,7 @@ def compile_one(
     shared = built.metadata.shared
     assert shared <= SHARED[target.arch] * 1024, f"{shared} bytes of shared memory: more than a block has"
     print(kernel.fn.__name__, dtype, constants, "shared", shared)
+    return built
 
 
 def most_tiles(dtype: str, target: GPUTarget) -> int:
