@@ -5,12 +5,13 @@
 
 A combination is refused by a rule, with its reason, or its greedy answers are compared token by token with
 the reference's: plain decoding in torch, one request at a time. Options come from conf/: a new one joins by
-itself.
+itself. Engines are small unless the overrides say otherwise; one that finds no room is shown as not run.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import sys
 import time
@@ -19,10 +20,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.tables import Row, Section, heading, parser, publish, say
+import torch
+
+from benchmarks.tables import Row, Section, heading, parser, preferring, publish, say
 from engine import LLM, SamplingParams
 from engine.compose import compose
 from engine.conf_tree import conf_tree
+from engine.errors import UserError
 from engine.rules import violations
 from engine.tasks.compare import Comparison, Run, Verdict, compare, overall
 from engine.tasks.drive import Job
@@ -30,6 +34,7 @@ from engine.tasks.probe import TOLERANCES
 from engine.tasks.reference import REFERENCE, Judge
 
 GROUPS = ("spec", "overlap", "graph", "pcg", "tbo")
+RUNNING = 3  # requests at a time, of five prompts: batches are odd, and some wait
 FIXED = "spec.adaptive=false"  # full width in every step, whatever drafts cost
 TREE = ("spec.topk=3", "spec.num_steps=3", "spec.num_draft_tokens=9")
 # What makes an option do its work on small batches too; several entries are several combinations.
@@ -77,7 +82,7 @@ class Cell:
 @dataclass(frozen=True)
 class Outcome:
     """refused: the rules' reasons. found: comparisons of the answers. counts: what the run did. failure: what
-    went wrong."""
+    went wrong. missing: why it could not be run here, which says nothing of the combination."""
 
     cell: Cell
     refused: tuple[str, ...] = ()
@@ -85,9 +90,15 @@ class Outcome:
     counts: dict[str, float] = field(default_factory=dict)
     failure: str = ""
     seconds: float = 0.0
+    missing: str = ""
+
+    @property
+    def ran(self) -> bool:
+        return not (self.refused or self.missing)
 
     @property
     def good(self) -> bool:
+        """Nothing is wrong with it as far as it was run."""
         return not self.failure and overall(self.found) is not Verdict.DIFFERENT
 
     @property
@@ -96,6 +107,8 @@ class Outcome:
             return f"FAILED: {self.failure}"
         if self.refused:
             return "refused: " + "; ".join(self.refused)
+        if self.missing:
+            return f"not run: {self.missing}"
         tally = Counter(comparison.verdict for comparison in self.found)
         if set(tally) == {Verdict.PASS}:
             return "identical"
@@ -164,10 +177,13 @@ class Reference:
             return Outcome(cell, reasons, seconds=time.perf_counter() - start)
         try:
             found, counts = self._compared(cell)
+        except (UserError, torch.OutOfMemoryError) as error:  # of this card, as it is now
+            return Outcome(cell, missing=_line(error), seconds=time.perf_counter() - start)
         except Exception as error:  # the table goes on, and shows it
-            lines = str(error).splitlines() or [""]
-            failure = f"{type(error).__name__}: {lines[0]}"
+            failure = f"{type(error).__name__}: {_line(error)}"
             return Outcome(cell, failure=failure, seconds=time.perf_counter() - start)
+        finally:
+            release()
         return Outcome(cell, (), tuple(found), counts, seconds=time.perf_counter() - start)
 
     def _compared(self, cell: Cell) -> tuple[list[Comparison], dict[str, float]]:
@@ -185,6 +201,31 @@ class Reference:
         outputs = llm.generate([list(job.ids) for job in self.jobs], self.jobs[0].params)
         samples = [output.completions[0] for output in outputs]
         return [Run(sample.token_ids, sample.finish_reason) for sample in samples]
+
+
+def release() -> None:
+    """Give back what a closed engine leaves behind: garbage in cycles, cached blocks, and the workspaces that
+    cuBLAS keeps for each stream. Only while no other engine has graphs, which may hold such a workspace."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        getattr(torch._C, "_cuda_clearCublasWorkspaces", bool)()
+        torch.cuda.empty_cache()
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]
+
+
+def usual(tokens: int, longest: int) -> tuple[str, ...]:
+    """Sizes that suffice for these texts and leave a shared card its memory."""
+    context = longest + tokens + 1
+    return (
+        f"scheduler.max_running={RUNNING}",
+        "scheduler.chunk_tokens=64",
+        f"cache.max_context={context}",
+        f"cache.tokens={2 * RUNNING * (context + 64)}",
+    )
 
 
 def row(outcome: Outcome) -> dict[str, Any]:
@@ -205,7 +246,7 @@ def row(outcome: Outcome) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: every combination is equal or refused."""
+    """0: every combination is equal or refused; 1: one is wrong; 2: none is, but some could not be run."""
     made = parser(__doc__)
     made.formatter_class = argparse.RawDescriptionHelpFormatter
     made.add_argument("--attention", nargs="+", default=["triton"], help="backends, one table each")
@@ -214,7 +255,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made.add_argument("--pairs", action="store_true", help="only as many as cover every pair of choices")
     made.add_argument("--dummy-draft", action="store_true", help="random weights for spec=eagle3")
     chosen = made.parse_args(arguments)
-    reference = Reference(chosen.overrides, chosen.tokens, chosen.longest)
+    overrides = preferring(chosen.overrides, *usual(chosen.tokens, chosen.longest))
+    reference = Reference(overrides, chosen.tokens, chosen.longest)
     sections, outcomes = [], []
     for attention in chosen.attention:
         every = cells(attention, dummy_draft=chosen.dummy_draft)
@@ -225,13 +267,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sections.append(Section(f"attention={attention}", [row(outcome) for outcome in own], _sums(own)))
         outcomes += own
     publish(heading(reference.llm.device), sections, chosen.json)
-    return 0 if all(outcome.good for outcome in outcomes) else 1
+    if not all(outcome.good for outcome in outcomes):
+        return 1
+    return 2 if any(outcome.missing for outcome in outcomes) else 0
 
 
 def _sums(outcomes: Sequence[Outcome]) -> str:
-    ran = [outcome for outcome in outcomes if not outcome.refused]
+    ran = [outcome for outcome in outcomes if outcome.ran]
     bad = sum(not outcome.good for outcome in ran)
-    return f"{len(ran)} ran, {bad} of them wrong; {len(outcomes) - len(ran)} refused by a rule."
+    refused = sum(bool(outcome.refused) for outcome in outcomes)
+    missing = sum(bool(outcome.missing) for outcome in outcomes)
+    text = f"{len(ran)} ran, {bad} of them wrong; {refused} refused by a rule"
+    return f"{text}; {missing} could not be run here." if missing else f"{text}."
 
 
 if __name__ == "__main__":

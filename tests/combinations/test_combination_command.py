@@ -7,12 +7,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from combination_cases import CPU, TORCH, TRITON, accepted_triton
 
 from benchmarks import combinations
-from benchmarks.combinations import Cell, covering, main
+from benchmarks.combinations import Cell, covering, main, usual
+from engine.errors import UserError
+from engine.explain import explain_overrides
 from engine.two_batches import driver
 
+APART = ("weights", "draft weights", "margin")
 ARGUMENTS = ("--attention", "torch", "--dummy-draft", "--tokens", "3", "--longest", "12", *CPU)
 
 
@@ -71,6 +75,54 @@ def test_one_that_breaks_is_shown_and_the_table_goes_on(monkeypatch, capsys):
     text = capsys.readouterr().out
     assert "FAILED: RuntimeError: out of streams |" in text
     assert "| torch | none | none | none | none | none | identical |" in text
+
+
+@pytest.mark.parametrize(
+    "error", [UserError("cache.tokens=auto finds no room"), torch.OutOfMemoryError("full")]
+)
+def test_one_that_finds_no_room_is_not_wrong(monkeypatch, capsys, error: Exception):
+    """Other programs may hold the card's memory: that says nothing of the combination."""
+    only(
+        monkeypatch, ("none", "future", "none", "none", "two_batch"), ("none", "none", "none", "none", "none")
+    )
+
+    def full(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(driver, "_joined", full)
+    assert main(ARGUMENTS) == 2
+    text = capsys.readouterr().out
+    assert f"| torch | none | future | none | none | two_batch | not run: {error} |" in text
+    assert "1 ran, 0 of them wrong; 0 refused by a rule; 1 could not be run here." in text
+
+
+def test_sizes_are_small_unless_the_overrides_say_otherwise(monkeypatch):
+    asked: list[Sequence[str]] = []
+
+    def reference(overrides: Sequence[str], tokens: int, longest: int) -> None:
+        asked.append(overrides)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(combinations, "Reference", reference)
+    with pytest.raises(KeyboardInterrupt):
+        main(["--tokens", "30", "--longest", "100", "model=tiny", "scheduler.max_running=7"])
+    assert sorted(asked[0]) == [
+        "cache.max_context=131",
+        "cache.tokens=1170",
+        "model=tiny",
+        "scheduler.chunk_tokens=64",
+        "scheduler.max_running=7",
+    ]
+
+
+def test_an_engine_of_the_embedded_model_takes_little_beside_its_weights():
+    """Of the largest combination on a GPU, without the margin that nothing touches."""
+    sizes = usual(32, 200)
+    asked = ("model=smollm2", "model.dtype=float32", "device=cuda", *sizes)
+    plans = [explain_overrides(cell.overrides(asked)).plan for cell in covering(TRITON)]
+    found = [sum(item.bytes for item in plan.items if item.name not in APART) for plan in plans if plan]
+    assert len(found) == len(plans)
+    assert max(found) < 640 << 20
 
 
 @pytest.mark.parametrize("listed", [lambda: TORCH, accepted_triton], ids=["torch", "triton"])
