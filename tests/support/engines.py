@@ -12,12 +12,21 @@ from engine.request import RequestOutput
 from speculative.base import Speculator
 
 TINY = ("model=tiny", "model.dtype=float32", "threads=1")
+GPU_TOKENS = 32768  # eight of the longest requests
 FAKE = ("model=fake", "threads=1")
+
+
+def sized(overrides: Sequence[str]) -> tuple[str, ...]:
+    """On a GPU a pool of fixed size, as large as the tiny model needs: automatic ones of several processes
+    take the card from each other. A test that is about sizes names one."""
+    asked = any(line.startswith(("cache.tokens=", "cache.max_context=")) for line in overrides)
+    small = "model=tiny" in overrides and "device=cuda" in overrides and not asked
+    return (*overrides, f"cache.tokens={GPU_TOKENS}") if small else tuple(overrides)
 
 
 def make(*overrides: str, parts: Mapping[str, object] | None = None) -> LLM:
     """An engine; `parts` replace what the container would build (a drafter brings its plan)."""
-    resolved = compose(overrides)
+    resolved = compose(sized(overrides))
     rules.check(resolved)
     drafter = (parts or {}).get("speculator")
     if isinstance(drafter, Speculator):
