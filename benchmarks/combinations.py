@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import argparse
 import gc
-import itertools
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from benchmarks.tables import Row, Section, heading, parser, preferring, publish, say
+from benchmarks.combination_cells import Cell, cells, covering
+from benchmarks.tables import Section, heading, parser, preferring, publish, say
 from engine import LLM, SamplingParams
 from engine.compose import compose
-from engine.conf_tree import conf_tree
 from engine.errors import UserError
 from engine.rules import violations
 from engine.tasks.compare import Comparison, Run, Verdict, compare, overall
@@ -33,18 +32,7 @@ from engine.tasks.drive import Job
 from engine.tasks.probe import TOLERANCES
 from engine.tasks.reference import REFERENCE, Judge
 
-GROUPS = ("spec", "overlap", "graph", "pcg", "tbo")
 RUNNING = 3  # requests at a time, of five prompts: batches are odd, and some wait
-FIXED = "spec.adaptive=false"  # full width in every step, whatever drafts cost
-TREE = ("spec.topk=3", "spec.num_steps=3", "spec.num_draft_tokens=9")
-# What makes an option do its work on small batches too; several entries are several combinations.
-VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
-    "spec=eagle3": {"eagle3 chain": (FIXED,), "eagle3 tree": (FIXED, *TREE)},
-    "spec=ngram": {"ngram": (FIXED, "spec.drafts=3")},
-    "tbo=two_batch": {"two_batch": ("tbo.min_tokens=2",)},
-    "pcg=piecewise": {"piecewise": ("pcg.capture=lazy",)},
-    "pcg=full": {"full": ("pcg.capture=lazy",)},
-}
 TEXTS = (
     "Write a haiku about the sea.",
     "Count from one to twenty in words, then count back down again.",
@@ -52,31 +40,6 @@ TEXTS = (
     "A farmer has 12 sheep, buys 7 more and sells 5. How many sheep are left? Explain each step. " * 2,
     "Repeat after me: the cat sat on the mat, the cat sat on the mat, the cat sat on the mat.",
 )
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One option of a group. name: as the table shows it; more: what it needs besides being chosen."""
-
-    name: str
-    override: str
-    more: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One combination: a choice for each group."""
-
-    choices: tuple[Choice, ...]
-
-    @property
-    def names(self) -> Row:
-        return {c.override.partition("=")[0]: c.name for c in self.choices}
-
-    def overrides(self, common: Iterable[str]) -> list[str]:
-        """Choices first: what belongs to one may then be changed."""
-        chosen = [choice.override for choice in self.choices]
-        return [*chosen, *(more for c in self.choices for more in c.more), *common]
 
 
 @dataclass(frozen=True)
@@ -113,42 +76,6 @@ class Outcome:
         if set(tally) == {Verdict.PASS}:
             return "identical"
         return ", ".join(f"{count} {verdict.value}" for verdict, count in tally.items())
-
-
-def choices(group: str, *, dummy_draft: bool = False) -> list[Choice]:
-    """All options of a group, `none` first. dummy_draft: for a target that no draft ships for."""
-    options = sorted(conf_tree().groups[group], key=lambda option: (option != "none", option))
-    found = []
-    for option in options:
-        override = f"{group}={option}"
-        dummy = ("spec.load=dummy",) if dummy_draft and override == "spec=eagle3" else ()
-        found += [
-            Choice(name, override, more + dummy)
-            for name, more in VARIANTS.get(override, {option: ()}).items()
-        ]
-    return found
-
-
-def cells(attention: str, *, dummy_draft: bool = False) -> list[Cell]:
-    """Every combination over one attention."""
-    backend = Choice(attention, f"attention={attention}")
-    rest = [choices(group, dummy_draft=dummy_draft) for group in GROUPS]
-    return [Cell((backend, *some)) for some in itertools.product(*rest)]
-
-
-def covering(every: Sequence[Cell]) -> list[Cell]:
-    """Few of them, in which each two choices that occur together do so once at least."""
-    left = {pair for cell in every for pair in _pairs(cell)}
-    chosen: list[Cell] = []
-    while left:
-        best = max(every, key=lambda cell: len(left & _pairs(cell)))
-        chosen.append(best)
-        left -= _pairs(best)
-    return chosen
-
-
-def _pairs(cell: Cell) -> set[tuple[Choice, ...]]:
-    return set(itertools.combinations(cell.choices, 2))
 
 
 def refused(cell: Cell, common: Sequence[str]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from benchmarks.combinations import Cell, Choice, cells
+from benchmarks.combination_cells import Cell, Choice, cells
 from engine.compose import Resolved, compose
 from engine.rules import violations
 

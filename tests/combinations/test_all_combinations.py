@@ -22,7 +22,8 @@ from combination_cases import (
     reasons,
 )
 
-from benchmarks.combinations import GROUPS, Cell, Outcome, Reference, choices, covering, refused
+from benchmarks.combination_cells import GROUPS, Cell, choices, covering
+from benchmarks.combinations import Outcome, Reference, refused
 from engine.conf_tree import conf_tree
 from engine.tasks.compare import Verdict
 

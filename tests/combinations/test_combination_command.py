@@ -11,7 +11,8 @@ import torch
 from combination_cases import CPU, TORCH, TRITON, accepted_triton
 
 from benchmarks import combinations
-from benchmarks.combinations import Cell, covering, main, usual
+from benchmarks.combination_cells import Cell, covering, pairs
+from benchmarks.combinations import main, usual
 from engine.errors import UserError
 from engine.explain import explain_overrides
 from engine.two_batches import driver
@@ -131,8 +132,8 @@ def test_a_few_combinations_cover_every_pair(listed: Callable[[], Sequence[Cell]
     few = covering(every)
     assert len(few) < len(every) / 3
 
-    def pairs(cells):
-        return {pair for cell in cells for pair in combinations._pairs(cell)}
+    def covered(cells):
+        return {pair for cell in cells for pair in pairs(cell)}
 
-    assert pairs(few) == pairs(every)
+    assert covered(few) == covered(every)
     assert len(TRITON) == len(TORCH)
