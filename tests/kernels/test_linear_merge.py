@@ -29,7 +29,7 @@ def check(
     apart, stream = product(plan, given.x, given.w, added, norm)
     near(apart, expected(given, mode, bias, plan.gate))
     merging = replace(plan, merge=True)
-    for _ in range(3):
+    for _ in range(2):
         merged, kept = product(merging, given.x, given.w, added, norm, counters=counters)
         assert torch.equal(merged, apart)
         assert torch.equal(kept, stream)
@@ -40,17 +40,17 @@ def check(
 @pytest.mark.parametrize("tokens", range(1, 9))
 @pytest.mark.parametrize("plan", [ROWS, TILE, replace(TILE, swap=True, split=2)], ids=str)
 def test_a_merge_makes_the_same_bits(plan: Plan, tokens: int) -> None:
-    check(plan, (tokens, 48, 96), 0, tokens % 2 == 0, "cpu", FP32)
+    check(plan, (tokens, 40, 64), 0, tokens % 2 == 0, "cpu", FP32)
 
 
 @CPU
 @pytest.mark.parametrize("mode", [0, 1, 2])
 @pytest.mark.parametrize("gate", [False, True])
-@pytest.mark.parametrize(("n", "k"), [(50, 96), (24, 200), (130, 90)])
+@pytest.mark.parametrize(("n", "k"), [(24, 40), (34, 72)])
 @pytest.mark.parametrize("plan", [ROWS, TILE], ids=str)
 def test_fused_stages_of_odd_sizes(plan: Plan, n: int, k: int, gate: bool, mode: int) -> None:
-    for tokens in (1, 5) if plan.kernel == "rows" else (3, 17):
-        check(replace(plan, gate=gate, norm=mode > 0), (tokens, n, k), mode, n > 40, "cpu", FP32)
+    for tokens in (1, 4) if plan.kernel == "rows" else (3, 17):
+        check(replace(plan, gate=gate, norm=mode > 0), (tokens, n, k), mode, n > 30, "cpu", FP32)
 
 
 @CPU
