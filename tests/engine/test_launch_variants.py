@@ -1,6 +1,7 @@
 """Every kernel variant that serving launches on a GPU was launched by the steps before the first request.
 
-Variants are recorded on the CPU, for an H200 (support/launches.py): plain decoding, all batch sizes.
+Variants are recorded on the CPU, for an H200 (support/launches.py): plain decoding of all batch sizes, and
+chains of drafts. Trees need real kernels to grow: test_warm_up runs them on a GPU.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -69,13 +71,16 @@ def serve(llm: LLM, batches: Sequence[int]) -> None:
         (20, (*LONG, "model.heads=7", "model.kv_heads=1", "model.head_dim=128")),
         (12, (*LONG, "model.heads=16", "model.kv_heads=1")),
         (80, (*LONG, "model.heads=12", "model.kv_heads=4", "attention.kv_splits=4")),
+        (33, (*LONG, "spec=ngram", "step_costs=measure")),
+        (33, (*LONG, "spec=eagle3", "spec.load=dummy", "step_costs=measure")),
     ],
     ids=str,
 )
 def test_serving_launches_nothing_new(
-    running: int, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    running: int, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Field report T7."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     from support.launches import recorded
 
     with recorded(monkeypatch) as found, make(*BASE, *more, f"scheduler.max_running={running}") as llm:

@@ -7,7 +7,9 @@ says that it does not matter. Kernels that lead a request to its end run in the 
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,39 +50,43 @@ def variant(kernel: Any, operands: tuple[Any, ...], options: dict[str, Any]) -> 
 @contextmanager
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[Variant]]:
     """The variants that engines built inside launch; their pick of sizes is that for bf16 on an H200."""
-    from triton.runtime.interpreter import InterpretedFunction
+    found: set[Variant] = set()
+    with monkeypatch.context() as patch:
+        _choose_as_on_a_gpu(patch)
+        _tell(patch, found)
+        yield found
 
-    import kernels.attention_tiles as tiles
+
+def _choose_as_on_a_gpu(patch: pytest.MonkeyPatch) -> None:
+    import backends
+    import kernels
     from backends import triton as backend
 
-    found: set[Variant] = set()
+    for package in (kernels, backends):
+        for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            importlib.import_module(info.name)  # before the patches: it keeps what it finds at its import
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in ("kernels", "backends") and hasattr(module, "INTERPRETED"):
+            patch.setattr(module, "INTERPRETED", False)
+    patch.setattr(backend, "_settle_triton", lambda device: None)
+    patch.setattr(backend, "_capability", lambda device: CAPABILITY)
+    patch.setattr(backend, "_split_plan", lambda device, fixed, rows: SplitPlan(4 * PROCESSORS, fixed, rows))
+    patch.setattr(backend.TritonAttention, "dtypes", {"cpu": ("bfloat16",)})
+
+
+def _tell(patch: pytest.MonkeyPatch, found: set[Variant]) -> None:
+    """Launches are noted in `found`; tensors that no kernel fills hold zeros, which are tokens and slots."""
+    from triton.runtime.interpreter import InterpretedFunction
+
     run = InterpretedFunction.run
 
     def record(kernel: Any, *operands: Any, grid: Any, warmup: bool, **options: Any) -> None:
         found.add(variant(kernel, operands, options))
-        name = kernel.fn.__name__
-        if name in GUIDES:
-            rows = (
-                1 << (operands[list(inspect.signature(kernel.fn).parameters).index("batch")] - 1).bit_length()
-            )
+        if kernel.fn.__name__ in GUIDES:  # all requests in one program
+            batch = operands[list(inspect.signature(kernel.fn).parameters).index("batch")]
+            rows = 1 << (batch - 1).bit_length()
             run(kernel, *operands, grid=(1,), warmup=warmup, **{**options, "ROWS": rows})
-        elif name == "_best_of":
-            operands[2].zero_()  # a token that exists
 
-    with monkeypatch.context() as patch:
-        for module in [
-            m for name, m in sys.modules.items() if name.partition(".")[0] in ("kernels", "backends")
-        ]:
-            if hasattr(module, "INTERPRETED"):
-                patch.setattr(module, "INTERPRETED", False)
-        patch.setattr(InterpretedFunction, "run", record)
-        patch.setattr(backend, "_settle_triton", lambda device: None)
-        patch.setattr(backend, "_capability", lambda device: CAPABILITY)
-        patch.setattr(backend, "_split_plan", _split_plan)
-        patch.setattr(backend.TritonAttention, "dtypes", {"cpu": ("bfloat16",)})
-        assert tiles.tiles_for(CAPABILITY, 2, 64).decode.rows == 64
-        yield found
-
-
-def _split_plan(device: torch.device, fixed: int, rows: int) -> SplitPlan:
-    return SplitPlan(4 * PROCESSORS, fixed, rows)
+    patch.setattr(InterpretedFunction, "run", record)
+    for place, name in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty")):
+        patch.setattr(place, name, getattr(place, name.replace("empty", "zeros")))
