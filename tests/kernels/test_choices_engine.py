@@ -48,10 +48,10 @@ def plan_for(stage: str, bucket: int) -> Plan:
     """Rows up to four tokens, tiles above; all that can be fused is at some of the buckets."""
     fused = bucket % 3 != 2
     kernel = ("rows", 64, 64) if bucket <= 4 else ("tile", 64, 64)
-    split = 2 if stage == LINEAR and bucket == 1 else 1
+    split = 2 if stage == LINEAR and bucket <= 2 else 1
     return Plan(
         kernel[0], kernel[1], 32 if split == 2 else kernel[2], split=split, norm=fused and stage != LINEAR,
-        gate=fused and stage == NORM_GATED,
+        gate=fused and stage == NORM_GATED, merge=split == 2 and bucket == 2,
     )  # fmt: skip
 
 
@@ -92,6 +92,17 @@ def test_answers_do_not_depend_on_the_table(
             )
     assert found[0] == found[1]
     assert used > 20
+
+
+@CPU
+def test_a_step_graph_finds_the_counters_of_merges_as_it_left_them(table: Path) -> None:
+    """They are allocated once, zero between steps, and part of no recording."""
+    found = []
+    for setting in ("torch", str(table)):
+        line = (*TINY, "attention=triton", "graph=step", "graph.sizes=[2]", f"kernels={setting}")
+        with make(*line) as llm:
+            found.append([answers(llm.generate(PROMPTS, GREEDY)) for _ in range(2)])
+    assert found[0] == found[1]
 
 
 @CPU
