@@ -15,7 +15,7 @@ ROWS_TOKENS = 8  # most tokens of the rows kernel: each has accumulators of its 
 TILE_TOKENS = 64  # most tokens of the tile kernel: they share one tile
 BUCKETS = (1, 2, 3, 4, 5, 6, 8, 16, 32, 64)  # numbers of tokens that are measured
 # Buckets that a table may lack: there the next one serves, in this order.
-LATER = {32: 64, 16: 32, 6: 8, 5: 6}
+LATER = {32: 64, 16: 32, 6: 8, 5: 6, 4: 5, 3: 4, 2: 3}
 
 
 @dataclass(frozen=True)

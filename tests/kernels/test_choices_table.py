@@ -61,8 +61,8 @@ def test_tokens_between_the_buckets_take_the_next_one() -> None:
     assert [bucket_of(tokens) for tokens in asked] == [1, 2, 3, 4, 5, 6, 8, 8, 16, 32, 64, 64]
     assert bucket_of(65) is None
     choices = TABLE.choices()
-    found = [choices.plan("norm_gated", "bfloat16", tokens, 28672, 4096) for tokens in (4, 5, 8, 9)]
-    assert [plan is not None for plan in found] == [False, True, True, False]
+    found = [choices.plan("norm_gated", "bfloat16", tokens, 28672, 4096) for tokens in (1, 4, 5, 8, 9)]
+    assert [plan is not None for plan in found] == [False, True, True, True, False]
     assert choices.plan("norm_gated", "float32", 8, 28672, 4096) is None
     assert Choices({}).plan("linear", "bfloat16", 0, 1, 1) is None
 
@@ -80,12 +80,12 @@ def test_a_table_without_the_finer_buckets_serves_them_with_the_next_one() -> No
     place = Place("linear", "bfloat16", 8, 4096, 4096)
 
     def found(choices: Choices) -> list[Plan | None]:
-        return [choices.plan("linear", "bfloat16", tokens, 4096, 4096) for tokens in (4, 5, 6, 7, 8)]
+        return [choices.plan("linear", "bfloat16", tokens, 4096, 4096) for tokens in (1, 2, 4, 5, 6, 7, 8)]
 
-    assert found(Choices({place: eight})) == [None, eight, eight, eight, eight]
-    assert found(Choices({place: None})) == [None] * 5
+    assert found(Choices({place: eight})) == [None, *[eight] * 6]
+    assert found(Choices({place: None})) == [None] * 7
     measured = {place: eight, replace(place, tokens=5): five, replace(place, tokens=6): None}
-    assert found(Choices(measured)) == [None, five, None, eight, eight]
+    assert found(Choices(measured)) == [None, five, five, five, None, eight, eight]
 
 
 def test_every_number_of_tokens_that_has_kernels_of_its_own_is_known() -> None:
@@ -93,7 +93,7 @@ def test_every_number_of_tokens_that_has_kernels_of_its_own_is_known() -> None:
     rows, tile = Plan("rows", 4, 512), Plan("tile", 64, 64)
     plans = {1: rows, 5: rows, 6: tile, 8: rows, 16: tile, 64: None}
     choices = Choices({Place("linear", "bfloat16", t, 64, 64): plan for t, plan in plans.items()})
-    expected = {1: rows, 5: rows, 6: tile, 7: rows, 8: rows, 16: tile}
+    expected = {1: rows, 2: rows, 3: rows, 4: rows, 5: rows, 6: tile, 7: rows, 8: rows, 16: tile}
     assert choices.compiled("linear", "bfloat16", 64, 64) == expected
 
 
