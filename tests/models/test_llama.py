@@ -39,8 +39,8 @@ class InPlaceOps(PlainOps):
         return x.copy_(super().rms_norm(x, weight, eps))
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        residual.add_(x)
-        return x.copy_(super().rms_norm(residual, weight, eps)), residual
+        x.add_(residual)
+        return super().rms_norm(x, weight, eps), x
 
 
 @pytest.mark.parametrize("options", [{}, {"qk_norm": True, "qkv_bias": True}, {"tied": True}])
