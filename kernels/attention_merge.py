@@ -14,6 +14,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from kernels.arrivals import arrived_last
 from kernels.attention_tiles import Tile
 from kernels.launch import INTERPRETED, INTERPRETED_TILE, jit, power_of_two
 
@@ -37,11 +38,7 @@ def leave_part(acc, top, total, cell, real, d, sums_ptr, stats_ptr, arrival, use
     tl.store(sums_ptr + (cell * D)[:, None] + d[None, :], acc, mask=real[:, None] & (d < D)[None, :])
     tl.store(stats_ptr + cell * 2, top, mask=real)
     tl.store(stats_ptr + cell * 2 + 1, total, mask=real)
-    tl.debug_barrier()  # one thread counts for all: what the others stored has to be visible before
-    before = tl.atomic_add(arrival, 1, sem="acq_rel")
-    last = before == used - 1
-    tl.store(arrival, 0, mask=last)
-    return last
+    return arrived_last(arrival, used)
 
 
 @jit

@@ -89,17 +89,6 @@ def keep_best(y, token, real, line, sink, N: tl.constexpr, TOP: tl.constexpr):
 
 
 @jit
-def arrived_last(counter, used):
-    """True in the last of `used` programs that stored their parts and got here; the counter is zero again
-    then, for the next launch."""
-    tl.debug_barrier()  # one thread counts for all: what the others stored has to be visible before
-    before = tl.atomic_add(counter, 1, sem="acq_rel")
-    last = before == used - 1
-    tl.store(counter, 0, mask=last)
-    return last
-
-
-@jit
 def add_parts(token, real, line, sink, tokens, N: tl.constexpr, SPLIT: tl.constexpr):
     """The sum y fp32 [M, BLOCK_N] of the parts that `leave` stored, in their order, whoever came last. Past
     the first-level cache, where what others wrote does not appear."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import triton.language as tl
 
+from kernels.arrivals import arrived_last
 from kernels.launch import enter, jit
 from kernels.linear_ahead import ask_ahead
-from kernels.linear_parts import add_parts, arrived_last, below, inputs, leave, stream, weight_row
+from kernels.linear_parts import add_parts, below, inputs, leave, stream, weight_row
 
 AHEAD = tl.constexpr(4)  # steps of K that are fetched before the kernel in front has ended
 
