@@ -151,6 +151,7 @@ def usual(tokens: int, longest: int) -> tuple[str, ...]:
         f"scheduler.max_running={RUNNING}",
         "scheduler.chunk_tokens=64",
         f"cache.max_context={context}",
+        f"sampling.max_tokens={tokens}",
         f"cache.tokens={2 * RUNNING * (context + 64)}",
     )
 

@@ -169,7 +169,7 @@ def compile_plan(place: Place, early: bool, plan: Plan) -> bool:
             product(plan, x, weight, None, norm, early=early)
     except Exception as error:  # Triton's compiler has no common error
         print(
-            f"{plan} does not compile: {str(error).splitlines()[-1] if str(error) else type(error)}",
+            f"{plan} does not compile: {next(iter(str(error).splitlines()), type(error))}",
             flush=True,
         )
         return False

@@ -26,6 +26,11 @@ class Kernel:
     start: float
     seconds: float
 
+    @property
+    def end(self) -> float:
+        """Seconds."""
+        return self.start + self.seconds
+
 
 def watch(llm: LLM, batch: int, context: int) -> tuple[list[Kernel], int]:
     """Every kernel that ran during the steps, in order, and how many steps those were."""
@@ -42,20 +47,37 @@ def watch(llm: LLM, batch: int, context: int) -> tuple[list[Kernel], int]:
     return sorted(kernels, key=lambda kernel: kernel.start), steps
 
 
+def additions(kernels: Iterable[Kernel]) -> list[tuple[Kernel, float]]:
+    """Each with the seconds by which it ended after all that ended before it, in the order of their ends.
+
+    Kernels that are launched dependently run side by side, and wait while they do: their own times say
+    little. These add up to the time from the first end to the last.
+    """
+    found, last = [], None
+    for kernel in sorted(kernels, key=lambda kernel: kernel.end):
+        found.append((kernel, 0.0 if last is None else kernel.end - last))
+        last = kernel.end
+    return found
+
+
 def by_name(kernels: Iterable[Kernel], steps: int) -> list[tables.Row]:
-    """One row a kernel, what takes longest first: runs and microseconds a step, microseconds a run."""
-    times: dict[str, list[float]] = defaultdict(list)
-    for kernel in kernels:
-        times[kernel.name].append(kernel.seconds)
-    return [
-        {
-            "kernel": name[:70],
-            "runs a step": len(own) / steps,
-            "us a step": 1e6 * sum(own) / steps,
-            "us a run": 1e6 * sum(own) / len(own),
-        }
-        for name, own in sorted(times.items(), key=lambda pair: -sum(pair[1]))
-    ]
+    """One row a kernel, what adds most to a step first: microseconds that it adds, and that it runs."""
+    times: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for kernel, added in additions(kernels):
+        times[kernel.name].append((added, kernel.seconds))
+    rows: list[tables.Row] = []
+    for name, own in times.items():
+        added, ran = (1e6 * sum(column) for column in zip(*own, strict=True))
+        rows.append(
+            {
+                "kernel": name[:70],
+                "runs a step": len(own) / steps,
+                "adds to a step, us": added / steps,
+                "a run adds, us": added / len(own),
+                "a run takes, us": ran / len(own),
+            }
+        )
+    return sorted(rows, key=lambda row: -row["adds to a step, us"])
 
 
 def total(kernels: Sequence[Kernel], steps: int, batch: int, step: float) -> tables.Row:

@@ -61,9 +61,16 @@ def numbers(text: str) -> list[int]:
     return found
 
 
-def parser(about: str | None) -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """Takes overrides before, between and behind its options."""
+
+    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def,override]
+        return self.parse_intermixed_args(args, namespace)
+
+
+def parser(about: str | None) -> Parser:
     """The arguments that all have. `overrides` are those of the engine's command line."""
-    made = argparse.ArgumentParser(description=about)
+    made = Parser(description=about)
     made.add_argument("--json", type=Path, help="write the report there too")
     made.add_argument("overrides", nargs="*", help="model=dummy model.like=llama-3.1-8b device=cuda ...")
     return made

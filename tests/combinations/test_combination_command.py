@@ -12,9 +12,11 @@ from combination_cases import CPU, TORCH, TRITON, accepted_triton
 
 from benchmarks import combinations
 from benchmarks.combination_cells import Cell, covering, pairs
-from benchmarks.combinations import main, usual
+from benchmarks.combinations import REFERENCE, main, usual
+from engine.compose import compose
 from engine.errors import UserError
 from engine.explain import explain_overrides
+from engine.rules import violations
 from engine.two_batches import driver
 
 APART = ("weights", "draft weights", "margin")
@@ -111,9 +113,16 @@ def test_sizes_are_small_unless_the_overrides_say_otherwise(monkeypatch):
         "cache.max_context=131",
         "cache.tokens=1170",
         "model=tiny",
+        "sampling.max_tokens=30",
         "scheduler.chunk_tokens=64",
         "scheduler.max_running=7",
     ]
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 500])
+def test_any_length_of_answer_finds_room(tokens):
+    """The reference's settings are accepted for it, whatever an answer's usual length is."""
+    assert not violations(compose(["model=smollm2", *usual(tokens, 200), *REFERENCE]))
 
 
 def test_an_engine_of_the_embedded_model_takes_little_beside_its_weights():

@@ -9,6 +9,7 @@ import torch
 from linear_cases import CPU, EPS, expected, gpu, near, norm_of, operands
 
 from backends.torch_ops import TorchOps
+from benchmarks.kernel_candidates import MOST_UNROLLED
 from engine.kernel_choices.plans import Plan
 from kernels.linear import Norm, product
 
@@ -93,8 +94,10 @@ BF16 = torch.bfloat16
 
 
 def on_a_gpu(plan: Plan, n: int, k: int, fused: tuple[int, bool], dtype: torch.dtype) -> None:
+    """Of the rows kernel's sizes those that a search would compile: others take minutes."""
     mode, gate = fused
-    for tokens in (1, 3, 5, 8) if plan.kernel == "rows" else (5, 17, 64):
+    unrolled = [tokens for tokens in (1, 3, 5, 8) if tokens * -(-k // plan.block_k) <= MOST_UNROLLED]
+    for tokens in unrolled if plan.kernel == "rows" else (5, 17, 64):
         check(replace(plan, gate=gate), tokens, n, k, mode, True, "cuda", dtype)
 
 
