@@ -1,6 +1,6 @@
 """The values that pass between scheduler, step, model and backends: plain frozen data.
 
-A leaf of the import graph: every package may import it, it imports nothing of ours and not torch.
+A leaf of the import graph: every package may import it, it imports leaves only and not torch.
 Legend: B requests in the batch, T tokens in the pass, W width (drafts + 1), R table rows, P pages a row,
 V vocabulary, H hidden size.
 """
@@ -13,6 +13,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from engine.errors import InternalError
+from engine.sampling.asked import NO_LIMIT as NO_LIMIT
+from engine.sampling.asked import SamplingClass as SamplingClass
+from engine.sampling.asked import SamplingRow as SamplingRow
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,10 +53,6 @@ class SeqLens:
     @cached_property
     def max_bound(self) -> int:
         return max(self.bound, default=0)
-
-    @cached_property
-    def total_bound(self) -> int:
-        return sum(self.bound)
 
     def exact(self, asker: str) -> tuple[int, ...]:
         """The exact lengths; `asker` must have declared HostLens.EXACT, else the mirror is absent."""
@@ -141,34 +140,11 @@ class Finish(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class SamplingClass:
-    """What the accept stage of a batch must compute: the union over its requests."""
-
-    sampled: bool = False  # some request has temperature > 0
-    filters: bool = False  # some request uses top_k, top_p or min_p
-    shaped: bool = False  # some request uses penalties, logit bias or min_tokens
-    top_logprobs: int = -1  # -1 none; 0 the token's own; k the k best too
-
-    @property
-    def certain(self) -> bool:
-        """Whether every token is the likeliest one of the model's own distribution."""
-        return not (self.sampled or self.shaped)
-
-    def __or__(self, other: SamplingClass) -> SamplingClass:
-        return SamplingClass(
-            self.sampled or other.sampled,
-            self.filters or other.filters,
-            self.shaped or other.shaped,
-            max(self.top_logprobs, other.top_logprobs),
-        )
-
-
-@dataclass(frozen=True)
 class NewRow:
     """A request that enters the table before a step: its known tokens and its sampling parameters.
 
     tokens: int32 [n] prompt, then what it had already generated (after a retraction). seq_len: tokens whose
-    KV the prefix cache already holds. sampling: see engine.table.SamplingRow.
+    KV the prefix cache already holds. sampling: see engine.sampling.asked.SamplingRow.
     """
 
     row: int
@@ -176,33 +152,6 @@ class NewRow:
     seq_len: int
     prompt_len: int
     sampling: SamplingRow
-
-
-NO_LIMIT = 1 << 30  # larger than any length
-
-
-@dataclass(frozen=True)
-class SamplingRow:
-    """Per-request sampling values as the device columns hold them. Lengths are positions, prompt included."""
-
-    temperature: float = 0.0
-    top_k: int = 0  # 0: off
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    key: int = 0  # 64-bit RNG key made of (seed, sample index)
-    min_len: int = 0  # stop ids are masked while the drawn token's position < min_len
-    max_len: int = NO_LIMIT  # the request ends once it has this many known tokens
-    max_drafts: int = NO_LIMIT  # deepest draft that counts as present; 0: plain decoding within any batch
-    stop_ids: tuple[int, ...] = ()
-    bias: tuple[tuple[int, float], ...] = ()
-
-    @property
-    def shaped(self) -> bool:
-        """Whether the row needs the counts of known tokens (repetition, frequency or presence penalty)."""
-        return self.repetition_penalty != 1.0 or self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
 
 
 @dataclass(frozen=True)

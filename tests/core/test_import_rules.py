@@ -14,7 +14,12 @@ LEAVES = {"engine.batch", "engine.build", "engine.compiled", "engine.typed", "en
 LEAVES |= {
     f"engine.models.{n}"
     for n in ("shape", "scaling", "rope", "linear", "weights", "names", "quantize", "hf_config", "checkpoint")
-} | {"engine.models.safetensors_reader", "engine.sampling.choose", "engine.kernel_choices.plans"}
+} | {
+    "engine.models.safetensors_reader",
+    "engine.sampling.choose",
+    "engine.sampling.asked",
+    "engine.kernel_choices.plans",
+}
 # Concrete parts live here; engine may name the contracts, composites and the algorithm-free helpers only.
 ENGINE_MAY = {"backends.base", "backends.two_batch"} | {
     f"speculative.{n}" for n in ("base", "accept", "tree", "width", "ops", "simulate")
