@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from speculative.width import StepCosts
 
 EXIT_OK = 0
+EXIT_REFUSED = 1  # explain: the engine would not start
 EXIT_DIFFERENT = 1  # verify and replay: the outputs are not the same
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.build import choice
-from engine.tasks.base import Outcome, Task, TaskContext
+from engine.tasks.base import EXIT_OK, EXIT_REFUSED, Outcome, Task, TaskContext
 
 
 class Explain(Task):
-    """Answers for any command line that can be read; violated rules are part of the answer."""
+    """Answers for any command line that can be read; violated rules are part of the answer, and of the exit
+    code."""
 
     leaves_run = False
     shows_violations = True
@@ -33,4 +34,4 @@ class Explain(Task):
         found = explain_config(context.config, context.overrides)
         color = context.stdout.isatty()
         text = "" if self._config.format == "json" else render(found, color=color)
-        return Outcome(found.as_dict(), text)
+        return Outcome(found.as_dict(), text, EXIT_OK if found.accepted else EXIT_REFUSED)

@@ -36,14 +36,15 @@ def test_json_has_what_is_promised_and_nothing_else_is_printed(cli):
 
 def test_violations_are_shown_instead_of_ending_it(cli):
     ran = cli("task=explain", "task.format=json", "model=tiny", "device=cpu", "cache.max_context=9999")
-    assert ran.code == 0
+    assert ran.code == cli("model=tiny", "device=cpu", "cache.max_context=9999").code == 1
     answer = ran.json()
     assert answer["accepted"] is False
     verdicts = {rule["rule"]: rule["verdict"] for rule in answer["rules"]}
     assert verdicts["context"] == "violated"
     assert verdicts["sampling"] == "ok"
-    text = cli("task=explain", "model=tiny", "device=cpu", "cache.max_context=9999").out
-    assert "REFUSED: 1 violated" in text
+    read = cli("task=explain", "model=tiny", "device=cpu", "cache.max_context=9999")
+    assert "REFUSED: 1 violated" in read.out
+    assert read.code == 1
 
 
 def test_a_name_that_does_not_exist_cannot_be_explained(cli):
