@@ -57,6 +57,7 @@ class Facts:
     shape: ModelShape | None
     weights: str | None
     failures: Mapping[str, str]
+    overrides: tuple[str, ...] = ()  # of the command line
 
     def named(self, group: str) -> str:
         """The choice as a user would write it: attention=torch."""
@@ -110,7 +111,8 @@ def gather(resolved: Resolved) -> Facts:
     source = _try(failures, "model", lambda: _source(parts))
     shape = None if source is None else _try(failures, "shape", source.shape)
     weights = _weights(source, slots, device, failures)
-    return Facts(resolved.cfg, resolved.choices, device, parts, slots, source, shape, weights, failures)
+    cfg, choices = resolved.cfg, resolved.choices
+    return Facts(cfg, choices, device, parts, slots, source, shape, weights, failures, resolved.overrides)
 
 
 def _try(failures: dict[str, str], name: str, make: Callable[[], T | None]) -> T | None:

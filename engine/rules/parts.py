@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+from engine.conf_tree import conf_tree
 from engine.errors import UserError
 from engine.facts import DRAFT_NODE, DRAFT_SLOTS, Facts, Slot
 from engine.rules.base import Answer, Rule, first_problem, not_applicable, ok, unknown, violated
@@ -142,7 +145,7 @@ def workload(facts: Facts) -> Answer:
     """The prompts can be had."""
     part = facts.parts.get("workload")
     if facts.flag("task", "asks", "workload") != "workload":
-        return not_applicable(f"{facts.named('task')} asks no workload")
+        return _no_workload(facts)
     if part is None or facts.cfg.get("prompt") is not None:
         return not_applicable("a prompt was given" if part is not None else "no workload")
     try:
@@ -150,6 +153,22 @@ def workload(facts: Facts) -> Answer:
     except UserError as error:
         return violated("; ".join(str(error).splitlines()))
     return ok(f"{facts.named('workload')} can be read")
+
+
+def _no_workload(facts: Facts) -> Answer:
+    usual = f"workload={conf_tree().defaults.get('workload')}"
+    ignored = [line for line in facts.overrides if _root(line) == "workload" and line != usual]
+    if ignored:
+        return violated(
+            f"{facts.named('task')} asks no workload, so {' and '.join(ignored)} would change nothing; "
+            "leave it out, or use a task that asks one (generate, verify, bench)"
+        )
+    return not_applicable(f"{facts.named('task')} asks no workload")
+
+
+def _root(line: str) -> str:
+    """The group that an override is about."""
+    return re.split(r"[@.=]", line.lstrip("+~"), maxsplit=1)[0]
 
 
 def evaluation(facts: Facts) -> Answer:

@@ -134,7 +134,7 @@ class Task(ABC):
     leaves_run: ClassVar[bool] = True  # whether it gets a run folder
     judges_outputs: ClassVar[bool] = False  # whether it judges outputs, which forced ones would spoil
     compares_outputs: ClassVar[bool] = False  # whether it judges them token by token, too
-    asks: ClassVar[str] = "workload"  # the config group that says what it asks the model
+    asks: ClassVar[str] = "workload"  # what says what it asks the model; a config group where there is one
     shows_violations: ClassVar[bool] = False  # whether it runs although rules object, and reports them
     main_figure: ClassVar[str | None] = (
         None  # dotted name in its result that runs are compared by: more is better

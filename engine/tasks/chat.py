@@ -33,6 +33,8 @@ HELP = "/reset forgets the conversation, /quit (or end of input) leaves; Ctrl-C 
 class Chat(Task):
     """Each line is a turn, its answer streams. Without room, the oldest turns are dropped with a notice."""
 
+    asks = "standard input"
+
     @dataclass(frozen=True)
     class Config(Task.Config):
         """system: text that opens every conversation; null leaves it to the model's template."""

@@ -24,6 +24,8 @@ from engine.tasks.training_world import TrainingWorld
 class TrainEagle3(Task):
     """Prompts from files and from the model itself, greedy answers, training, measurement, export."""
 
+    asks = "task.prompts"
+
     @dataclass(frozen=True)
     class Config(Task.Config):
         """prompts: files to train on, of each the first prompt_limit. self_prompts: user turns that the model

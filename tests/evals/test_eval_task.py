@@ -170,10 +170,27 @@ def test_explain_judges_the_questions(path: str, verdict: str, words: str) -> No
     assert found.accepted is (verdict == "ok")
 
 
-def test_explain_shows_the_part_and_leaves_the_workload_alone() -> None:
-    found = explain_overrides(["task=eval", "model=tiny", "eval=gsm8k", "eval.path=sample", "workload=file"])
-    assert next(v for v in found.verdicts if v.rule == "workload").verdict == "not applicable"
+@pytest.mark.parametrize(
+    ("lines", "verdict", "words"),
+    [
+        ([], "not applicable", "task=eval asks no workload"),
+        (["workload=prompts"], "not applicable", "task=eval asks no workload"),
+        (["workload=file"], "violated", "so workload=file would change nothing; leave it out"),
+        (["workload.limit=3"], "violated", "so workload.limit=3 would change nothing"),
+    ],
+)
+def test_a_workload_that_nobody_asks_is_refused_by_name(lines: list[str], verdict: str, words: str) -> None:
+    found = explain_overrides(["task=eval", "model=tiny", "eval=gsm8k", "eval.path=sample", *lines])
+    rule = next(v for v in found.verdicts if v.rule == "workload")
+    assert rule.verdict == verdict
+    assert words in rule.reason
     assert found.facts.parts["eval"].cls.__name__ == "Gsm8kEval"
+
+
+@pytest.mark.parametrize("task", ["chat", "train_eagle3"])
+def test_other_tasks_without_a_workload_refuse_one_too(task: str) -> None:
+    found = explain_overrides([f"task={task}", "model=tiny", "workload.limit=3"])
+    assert f"task={task} asks no workload" in next(v for v in found.verdicts if v.violated).reason
 
 
 # --- interruption and resume ---
