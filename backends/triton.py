@@ -27,14 +27,13 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from kernels import attention_decode, attention_extend, attention_merge, attention_tiles, launch
+    from kernels import attention_decode, attention_extend, attention_merge, attention_tiles
 else:
     torch = lazy_import("torch")
     attention_decode = lazy_import("kernels.attention_decode")
     attention_extend = lazy_import("kernels.attention_extend")
     attention_merge = lazy_import("kernels.attention_merge")
     attention_tiles = lazy_import("kernels.attention_tiles")
-    launch = lazy_import("kernels.launch")
 
 log = logging.getLogger("syncless")
 
@@ -59,14 +58,10 @@ class TritonAttention(AttentionBackend):
     class Config:
         """kv_splits: parts of a prefix that are worked on at a time; 0 chooses by batch and context.
         dependent_launch: programs of a kernel start while the one in front ends; for GPUs that can (compute
-        capability 9 and up), no difference elsewhere. Of such launches: prefetch_mib, of a product's weights,
-        that its programs ask the L2 cache for before they wait, 0: a few steps of each; early_trigger: a
-        kernel lets the next one start before it waits itself, so that several are on the GPU."""
+        capability 9 and up), no difference elsewhere."""
 
         kv_splits: int = number(0, ge=0, le=32)
         dependent_launch: bool = True
-        prefetch_mib: int = number(0, ge=0, le=64)
-        early_trigger: bool = False
 
     def __init__(self, config: Config, context: AttentionContext) -> None:
         _settle_triton(context.device.type)
@@ -74,12 +69,10 @@ class TritonAttention(AttentionBackend):
 
         self._context = context
         generation = _capability(context.device)
-        early = _early(config, generation)
-        self.ops = TritonOps(
-            context.choices, early=early, prefetch=config.prefetch_mib << 20, device=context.device
-        )
+        early = config.dependent_launch and generation >= attention_tiles.HOPPER
+        self.ops = TritonOps(context.choices, early=early)
         tiles = attention_tiles.tiles_for(generation, context.dtype.itemsize, context.head_dim)
-        self._tiles = tiles.dependent(early) if early else tiles
+        self._tiles = tiles.dependent() if early else tiles
         self._plan = _split_plan(context.device, config.kv_splits, self._tiles.decode.rows)
         self._workspace = _workspace(self._plan, context)
 
@@ -111,13 +104,6 @@ class TritonAttention(AttentionBackend):
 def _capability(device: torch.device) -> int:
     """Major compute capability; 0 where kernels are interpreted."""
     return 0 if device.type == "cpu" else torch.cuda.get_device_capability(device)[0]
-
-
-def _early(config: TritonAttention.Config, generation: int) -> int:
-    """As kernels.launch.dependent takes it."""
-    if not config.dependent_launch or generation < attention_tiles.HOPPER:
-        return 0
-    return launch.AT_ONCE if config.early_trigger else launch.WAITED
 
 
 def _split_plan(device: torch.device, fixed: int, rows: int) -> SplitPlan:

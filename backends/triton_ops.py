@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from backends.base import Head, ModelOps
@@ -27,20 +26,11 @@ if TYPE_CHECKING:
 class TritonOps(ModelOps):
     """Positions and slots are read in the kernels. choices: plans for products of few tokens; what has none
     is computed by separate operations and the library's product. early: programs of our kernels may start
-    while the kernel in front ends (kernels.launch.dependent); prefetch: bytes of a product's weight that they
-    then ask the L2 cache for (kernels.linear.Product)."""
+    while the kernel in front ends."""
 
-    def __init__(
-        self,
-        choices: Choices = NO_CHOICES,
-        *,
-        early: int = 0,
-        prefetch: int = 0,
-        device: torch.device | None = None,
-    ) -> None:
-        """device: where products run whose plans merge; None: torch's own."""
-        self._products = Products(choices, early, prefetch, device)
-        self._early = early
+    def __init__(self, choices: Choices = NO_CHOICES, *, early: bool = False) -> None:
+        self._products = Products(choices, early)
+        self.early = self._early = early
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm(x, weight, eps, early=self._early)

@@ -37,16 +37,11 @@ class Site:
 
 
 class Products:
-    """What TritonOps asks for products. Its launches follow one another, and share the counters of
-    plans that merge, which are zero between launches."""
+    """What TritonOps asks for products. early: see kernels.launch.dependent."""
 
-    def __init__(
-        self, choices: Choices, early: int, prefetch: int = 0, device: torch.device | None = None
-    ) -> None:
-        """early, prefetch: as in kernels.linear.Product. device: of the counters, None: torch's own."""
+    def __init__(self, choices: Choices, early: bool) -> None:
         self._choices = choices
-        self._early, self._prefetch = early, prefetch
-        self._counters = torch.zeros(choices.merging_blocks(), dtype=torch.int32, device=device)
+        self._early = early
         self._compiled: set[tuple[object, ...]] = set()
 
     def site(
@@ -70,18 +65,14 @@ class Products:
         """As from kernels.linear_best.best_outputs."""
 
         def pick(plan: Plan, x: Tensor, norm: Norm | None) -> tuple[Tensor, Tensor]:
-            weight, early, prefetch = site.dense.weight, self._early, self._prefetch
-            return best_outputs(plan, x, weight, ids, k, norm, early=early, prefetch=prefetch)
+            return best_outputs(plan, x, site.dense.weight, ids, k, norm, early=self._early)
 
         self._compile(site, x, pick, k)
         x, _, norm = self._normed(plan, site, x)
         return pick(plan, x, norm)
 
     def _product(self, plan: Plan, site: Site, x: Tensor, norm: Norm | None) -> tuple[Tensor, Tensor]:
-        return product(
-            plan, x, site.dense.weight, site.dense.bias, norm,
-            early=self._early, prefetch=self._prefetch, counters=self._counters,
-        )  # fmt: skip
+        return product(plan, x, site.dense.weight, site.dense.bias, norm, early=self._early)
 
     def _normed(self, plan: Plan, site: Site, x: Tensor) -> tuple[Tensor, Tensor, Norm | None]:
         """(x, stream, norm): what goes into the product, the residual stream, the norm still to be done."""

@@ -50,7 +50,6 @@ def starts(place: Place, card: Card, known: Sequence[Plan] = ()) -> list[Plan]:
             for plan in (*ROWS_STARTS, *TILE_STARTS)
         ),
     ]
-    found += [replace(plan, merge=True) for plan in found if plan.split > 1]
     return [plan for plan in dict.fromkeys(found) if fits(plan, place, card)]
 
 
@@ -65,9 +64,7 @@ def neighbours(plan: Plan, place: Place, card: Card) -> list[Plan]:
     if plan.kernel == TILE:
         near += [replace(plan, stages=stages) for stages in (plan.stages - 1, plan.stages + 1)]
         near.append(replace(plan, swap=not plan.swap))
-    near += [replace(plan, **{name: not getattr(plan, name)}) for name in ("norm", "gate", "merge")]
-    if plan.split == 2:
-        near.append(replace(plan, split=1, merge=False))  # one part leaves nothing to merge
+    near += [replace(plan, norm=not plan.norm), replace(plan, gate=not plan.gate)]
     return [other for other in dict.fromkeys(near) if other != plan and fits(other, place, card)]
 
 

@@ -93,7 +93,7 @@ class StageTimer:
 
     def _ops(self, plan: Plan | None) -> TritonOps:
         choices = NO_CHOICES if plan is None else Choices({self._place: plan})
-        return TritonOps(choices, early=self._early, device=self._operands.x.device)
+        return TritonOps(choices, early=self._early)
 
     def _run(self, ops: TritonOps, number: int, x: Tensor, residual: Tensor) -> Tensor:
         given = self._operands

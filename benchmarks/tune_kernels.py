@@ -148,7 +148,7 @@ def text_of(plan: Plan) -> str:
     """A plan on one line of a table."""
     words = [f"{plan.kernel} {plan.block_n}x{plan.block_k}", f"{plan.warps} warps", f"{plan.stages} stages"]
     words += [f"split {plan.split}"] * (plan.split > 1)
-    return ", ".join([*words, *(name for name in ("merge", "swap", "norm", "gate") if getattr(plan, name))])
+    return ", ".join([*words, *(name for name in ("swap", "norm", "gate") if getattr(plan, name))])
 
 
 def totals(found: Mapping[Place, Entry], uses: Mapping[Place, float]) -> list[tables.Row]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kernels.launch import WAITED, interpreted_keys, power_of_two
+from kernels.launch import interpreted_keys, power_of_two
 
 HOPPER = 9  # major compute capability from which a block has 227 KiB of shared memory
 
@@ -19,8 +19,9 @@ class Tile:
 
     heads: KV heads that share a tile, a divisor of their number. More than one multiplies the arithmetic by
     it: only for the interpreter, where each operation costs the same whatever its size.
-    dependent: whether programs start while the kernel in front ends (kernels.launch.dependent), and how.
+    dependent: programs start while the kernel in front ends (kernels.launch.dependent).
     registers: of a thread, at most; 0: as many as the compiler likes.
+    held: the first block of the prefix is read while the kernel in front ends, into registers.
     """
 
     rows: int
@@ -28,8 +29,9 @@ class Tile:
     heads: int = 1
     warps: int = 4
     stages: int = 2
-    dependent: int = 0
+    dependent: bool = False
     registers: int = 0
+    held: bool = False
 
     def limits(self) -> dict[str, int]:
         """Launch arguments that not every tile has."""
@@ -52,12 +54,12 @@ class Tiles:
     narrow: tuple[Tile, ...] = ()
     crowded: Tile | None = None
 
-    def dependent(self, early: int = WAITED) -> Tiles:
+    def dependent(self) -> Tiles:
         """The same, for dependent launches."""
         decode, extend, *narrow = (
-            replace(tile, dependent=early) for tile in (self.decode, self.extend, *self.narrow)
+            replace(tile, dependent=True) for tile in (self.decode, self.extend, *self.narrow)
         )
-        crowded = self.crowded and replace(self.crowded, dependent=early)
+        crowded = self.crowded and replace(self.crowded, dependent=True)
         return Tiles(decode, extend, tuple(narrow), crowded)
 
     def decoding(self, rows: int, *, crowded: bool = False) -> Tile:

@@ -26,31 +26,18 @@ _ONE_THREAD_PRODUCT = 1 << 18  # multiplications up to which OpenBLAS stays on o
 @jit  # type: ignore[untyped-decorator]
 def enter(PDL: tl.constexpr) -> None:  # noqa: N803
     """The first thing that a kernel does which may be launched as a dependent one, in every program: wait for
-    the kernel in front, whose end also means the end of all before it, and let the next one start.
-
-    PDL: 0 (launched after the kernel in front), WAITED or AT_ONCE. With AT_ONCE programs of several kernels
-    are on the GPU at a time, and all but the first kernel wait. Why that is safe: a kernel has ended when all
-    its programs have, and none ends before its wait does, so that the end of a kernel still means the end of
-    the one in front, and so on to the front of the chain. A kernel that is launched otherwise (torch's, the
-    library's) begins after the end of the last one and breaks the chain. Hence two rules, which hold for
-    either value: every program gets here, with no return before; and what is read before is never written
-    while kernels run, that is weights.
-    """
-    if PDL == 2:
-        gdc_launch_dependents()
-        gdc_wait()
-    elif PDL:
+    the kernel in front, whose end also means the end of all before it, then let the next one start. Hence two
+    rules: every program gets here, with no return before; and what is read before is never written while
+    kernels run, that is weights."""
+    if PDL:
         gdc_wait()
         gdc_launch_dependents()
 
 
-WAITED, AT_ONCE = 1, 2  # a kernel lets the next one start after its own wait, or before it
-
-
-def dependent(early: int) -> dict[str, int | bool]:
+def dependent(wanted: bool) -> dict[str, bool]:
     """Launch arguments of a kernel that calls `enter`: its programs may start while the kernel in front ends
-    (programmatic dependent launch, compute capability 9 and up). early: 0, WAITED or AT_ONCE."""
-    return {"PDL": int(early), "launch_pdl": True} if early else {"PDL": False}
+    (programmatic dependent launch, compute capability 9 and up)."""
+    return {"PDL": True, "launch_pdl": True} if wanted else {"PDL": False}
 
 
 if not INTERPRETED:  # interpreted kernels are not compiled

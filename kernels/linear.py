@@ -14,7 +14,6 @@ from torch import Tensor
 
 from engine.kernel_choices.plans import ROWS, Plan
 from kernels.launch import INTERPRETED, dependent, power_of_two
-from kernels.linear_ahead import ALIGNED, span
 from kernels.linear_rows import _linear_rows
 from kernels.linear_split import _sum_parts
 from kernels.linear_tile import _linear_tile
@@ -36,38 +35,24 @@ class Norm:
 class Product:
     """One launch's operands: x [T, K], last axis contiguous; weight [N, K] contiguous, of a gated product the
     gate's rows first; bias [N] or None. early: programs fetch their first weights while the kernel in front
-    ends (kernels.launch.dependent); prefetch: bytes of the weight that all of them together ask the L2 cache
-    for until then, 0: a few steps of each."""
+    ends (kernels.launch.dependent)."""
 
     plan: Plan
     x: Tensor
     weight: Tensor
     bias: Tensor | None = None
     norm: Norm | None = None
-    early: int = 0
-    prefetch: int = 0
+    early: bool = False
 
     @property
     def blocks(self) -> int:
         """Programs that share the outputs."""
         return -(-self.weight.shape[0] // self.plan.block_n)
 
-    @property
-    def ahead(self) -> int:
-        """Columns of each row that a program asks for before it waits; 0 where such requests cannot be made:
-        without dependent launch, or where rows and blocks do not start at multiples of their 16 bytes."""
-        (outputs, inputs), size = self.weight.shape, self.weight.element_size()
-        odd = inputs * size % ALIGNED or self.plan.block_k * size % ALIGNED
-        if INTERPRETED or not self.early or odd or self.weight.data_ptr() % ALIGNED:
-            return 0
-        steps = -(-inputs // (self.plan.block_k * self.plan.split))
-        return span(self.prefetch, outputs * self.plan.split, steps * self.plan.block_k, size)
-
 
 @dataclass(frozen=True)
 class Sink:
-    """Where a launch leaves its results: out, or parts (of splits, or the best of each block), with index: of
-    the best, or counters of a plan that merges."""
+    """Where a launch leaves its results: out, or parts (of splits, or the best of each block), with index."""
 
     out: Tensor
     total: Tensor
@@ -83,28 +68,23 @@ def product(
     bias: Tensor | None = None,
     norm: Norm | None = None,
     *,
-    early: int = 0,
-    prefetch: int = 0,
-    counters: Tensor | None = None,
+    early: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """(y, stream): y = x @ weight^T + bias, [T, N], or [T, N / 2] after SwiGLU where the plan gates.
 
     Operands as in Product, T within the plan's reach. norm: applied to x first; what it normalises,
     x + residual, is then `stream` (else `stream` is x itself). Nothing is written in place. With
-    x on the meta device kernels are compiled and not run. counters: of a plan that merges, int32, zero, one a
-    block of outputs at least; they are zero again behind the launch. None: new ones each time.
+    x on the meta device kernels are compiled and not run.
     """
-    run = Product(plan, x, weight, bias, norm, early, prefetch)
+    run = Product(plan, x, weight, bias, norm, early)
     tokens, outputs = x.shape[0], weight.shape[0]
     out = x.new_empty((tokens, outputs // 2 if plan.gate else outputs), dtype=x.dtype)
     adds = norm is not None and norm.residual is not None
     total = torch.empty_like(x, memory_format=torch.contiguous_format) if adds else x
     splits = plan.split if plan.split > 1 else 0
     parts = x.new_empty((splits, tokens, outputs), dtype=torch.float32)
-    if plan.merge and counters is None:
-        counters = x.new_zeros(run.blocks, dtype=torch.int32)
-    launch(run, Sink(out, total, parts, out if counters is None or not plan.merge else counters))
-    if plan.split > 1 and not plan.merge:
+    launch(run, Sink(out, total, parts, out))
+    if plan.split > 1:
         _sum(run, out, parts)
     return out, total
 
@@ -168,9 +148,7 @@ def _sizes(run: Product) -> dict[str, int | bool]:
         "BLOCK_N": plan.block_n,
         "BLOCK_K": plan.block_k,
         "SPLIT": plan.split,
-        "MERGE": plan.merge,
         "NORM": 0 if norm is None else 1 if norm.residual is None else 2,
         "GATE": plan.gate,
         "BIAS": run.bias is not None,
-        "PREFETCH": run.ahead,
     }

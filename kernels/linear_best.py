@@ -52,14 +52,14 @@ def _pick(
 
 def best_outputs(
     plan: Plan, x: Tensor, weight: Tensor, ids: Tensor, top: int, norm: Norm | None = None, *,
-    early: int = 0, prefetch: int = 0,
+    early: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(ids int32 [T, top], natural-log probabilities fp32 [T, top]) of the largest outputs of weight [N, K]
     on x [T, K], best first. ids: int32 [N], what each output means. The plan neither splits nor gates.
 
     A score that is no number comes last and counts as impossible.
     """
-    run = Product(plan, x, weight, None, norm, early, prefetch)
+    run = Product(plan, x, weight, None, norm, early)
     tokens, blocks, keep = x.shape[0], run.blocks, min(top, plan.block_n)
     parts = x.new_empty((tokens, blocks, keep + 1), dtype=torch.float32)
     index = x.new_empty((tokens, blocks, keep), dtype=torch.int32)

@@ -89,19 +89,6 @@ def keep_best(y, token, real, line, sink, N: tl.constexpr, TOP: tl.constexpr):
 
 
 @jit
-def add_parts(token, real, line, sink, tokens, N: tl.constexpr, SPLIT: tl.constexpr):
-    """The sum y fp32 [M, BLOCK_N] of the parts that `leave` stored, in their order, whoever came last. Past
-    the first-level cache, where what others wrote does not appear."""
-    at = token[:, None] * N + line[None, :]
-    inside = real[:, None] & (line < N)[None, :]
-    y = tl.full(at.shape, 0.0, tl.float32)
-    for split in tl.static_range(SPLIT):
-        part = tl.load(sink[2] + split * tokens * N + at, mask=inside, other=0.0, cache_modifier=".cg")
-        y += part
-    return y
-
-
-@jit
 def leave(
     y, token, real, line, sink, split, tokens,
     N: tl.constexpr, SPLIT: tl.constexpr, GATE: tl.constexpr, BIAS: tl.constexpr, TOP: tl.constexpr,

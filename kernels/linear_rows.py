@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from kernels.arrivals import arrived_last
 from kernels.launch import enter, jit
-from kernels.linear_ahead import ask_ahead
-from kernels.linear_parts import add_parts, below, inputs, leave, stream, weight_row
+from kernels.linear_parts import below, inputs, leave, stream, weight_row
 
 
 @jit
@@ -67,10 +65,9 @@ def _linear_rows(
     x_stride, residual_stride, eps,
     T: tl.constexpr, N: tl.constexpr, K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     SPLIT: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, BIAS: tl.constexpr, TOP: tl.constexpr,
-    MERGE: tl.constexpr, F: tl.constexpr, PREFETCH: tl.constexpr, PDL: tl.constexpr,
+    F: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    # Grid: (blocks of outputs, splits of K). MERGE: index_ptr points to counters of the blocks' programs.
-    # PREFETCH: columns of a row that are asked for before the wait.
+    # Grid: (blocks of outputs, splits of K).
     STEPS: tl.constexpr = (K + BLOCK_K * SPLIT - 1) // (BLOCK_K * SPLIT)
     EVEN: tl.constexpr = K % (BLOCK_K * SPLIT) == 0
     split = tl.program_id(1)
@@ -78,8 +75,6 @@ def _linear_rows(
     row = weight_row(line, N, K, GATE)
     k = split * (STEPS * BLOCK_K) + tl.arange(0, BLOCK_K)
     w = _weights(w_ptr, row, k, K, EVEN)
-    if PREFETCH > BLOCK_K:
-        ask_ahead(w_ptr, row, split * (STEPS * BLOCK_K), K, BLOCK_K, PREFETCH)
     enter(PDL)  # the first weights are on their way while the kernel in front ends
 
     given = (x_ptr, residual_ptr, norm_ptr, x_stride, residual_stride)
@@ -97,9 +92,3 @@ def _linear_rows(
         token = tl.full((1,), t, tl.int64)
         y = tl.sum(sums[t], axis=1)[None, :]
         leave(y, token, token < T, line, sink, split, T, N, SPLIT, GATE, BIAS, TOP)
-    if MERGE:  # noqa: SIM102
-        if arrived_last(index_ptr + tl.program_id(0), SPLIT):
-            for t in tl.static_range(T):
-                token = tl.full((1,), t, tl.int64)
-                y = add_parts(token, token < T, line, sink, T, N, SPLIT)
-                leave(y, token, token < T, line, sink, 0, T, N, 1, GATE, BIAS, 0)

@@ -2,7 +2,7 @@
 # ruff: noqa: N803
 """The second half of a product whose K was split: the parts are added in their order, so that results repeat.
 
-Plans that merge do without it. Knows no weight. Legend: T tokens, N outputs.
+Knows no weight. Legend: T tokens, N outputs.
 """
 
 from __future__ import annotations

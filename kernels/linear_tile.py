@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from kernels.arrivals import arrived_last
 from kernels.launch import enter, jit
-from kernels.linear_ahead import ask_ahead
-from kernels.linear_parts import add_parts, below, inputs, leave, stream, weight_row
+from kernels.linear_parts import below, inputs, leave, stream, weight_row
 
 AHEAD = tl.constexpr(4)  # steps of K that are fetched before the kernel in front has ended
 
@@ -76,19 +74,16 @@ def _linear_tile(
     tokens, x_stride, residual_stride, eps,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     SPLIT: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, BIAS: tl.constexpr, TOP: tl.constexpr,
-    MERGE: tl.constexpr, SWAP: tl.constexpr, PREFETCH: tl.constexpr, PDL: tl.constexpr, UPCAST: tl.constexpr,
+    SWAP: tl.constexpr, PDL: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    # Grid: (blocks of outputs, splits of K). MERGE: index_ptr points to counters of the blocks' programs.
-    # PREFETCH: columns of a row that are asked for before the wait; 0: those of AHEAD steps, line by line.
+    # Grid: (blocks of outputs, splits of K).
     STEPS: tl.constexpr = (K + BLOCK_K * SPLIT - 1) // (BLOCK_K * SPLIT)
     EVEN: tl.constexpr = K % (BLOCK_K * SPLIT) == 0
     split = tl.program_id(1)
     line = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row = weight_row(line, N, K, GATE)
     first = split * (STEPS * BLOCK_K)
-    if PREFETCH > 0:
-        ask_ahead(w_ptr, row, first, K, 0, PREFETCH)
-    elif PDL:
+    if PDL:
         _fetch_ahead(w_ptr, row, first, K, AHEAD * BLOCK_K)  # while the kernel in front ends
     enter(PDL)
 
@@ -108,7 +103,3 @@ def _linear_tile(
     y = tl.trans(acc) if SWAP else acc
     sink = (bias_ptr, out_ptr, part_ptr, index_ptr)
     leave(y, token, real, line, sink, split, tokens, N, SPLIT, GATE, BIAS, TOP)
-    if MERGE:  # noqa: SIM102
-        if arrived_last(index_ptr + tl.program_id(0), SPLIT):
-            y = add_parts(token, real, line, sink, tokens, N, SPLIT)
-            leave(y, token, real, line, sink, 0, tokens, N, 1, GATE, BIAS, 0)

@@ -45,7 +45,7 @@ def _norm_pair(
 
 
 def norm_pair(
-    a: Tensor, a_weight: Tensor, b: Tensor, b_weight: Tensor, eps: float, *, early: int = 0
+    a: Tensor, a_weight: Tensor, b: Tensor, b_weight: Tensor, eps: float, *, early: bool = False
 ) -> Tensor:
     """a, b [T, H], last axis contiguous; weights [H] -> [T, 2H], the normed a first. Rounded as rms_norm is.
 

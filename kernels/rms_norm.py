@@ -43,7 +43,7 @@ def _rms_norm(
     tl.store(out_ptr + target, (normed * weight.to(tl.float32)[None, :]).to(dtype), mask=inside)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float, *, early: int = 0) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, early: bool = False) -> Tensor:
     """x [T, H] or [T, heads, H], last axis contiguous -> contiguous tensor of that shape.
 
     Variance in fp32, cast to x.dtype, then the product with weight [H]. early: see kernels.launch.dependent.
@@ -56,7 +56,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, early: int = 0) -> Tensor
 
 
 def add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, early: int = 0
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, early: bool = False
 ) -> tuple[Tensor, Tensor]:
     """(norm(x + residual), x + residual), all [T, H], the last axis of residual contiguous; the sum is
     written over x, never over residual."""
@@ -68,7 +68,7 @@ def add_rms_norm(
 
 def _launch(
     x: Tensor, residual: Tensor, weight: Tensor, out: Tensor, total: Tensor, eps: float,
-    rows: int, inner: int, stride_inner: int, add: bool, early: int,
+    rows: int, inner: int, stride_inner: int, add: bool, early: bool,
 ) -> None:  # fmt: skip
     if rows == 0:
         return

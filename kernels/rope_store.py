@@ -78,7 +78,7 @@ def _rope_store(
 
 def rope_store(
     q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, slots: Tensor,
-    k_pool: Tensor, v_pool: Tensor, *, early: int = 0,
+    k_pool: Tensor, v_pool: Tensor, *, early: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Rotate q [T, Hq, D] and k [T, Hkv, D], store k and v [T, Hkv, D] at slots [T] of the pools
     [slots, Hkv, D]; returns contiguous (q, k). cos, sin: fp32 [max positions, D], halves repeating.

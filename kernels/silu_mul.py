@@ -36,7 +36,7 @@ def _silu_mul(
     tl.store(out_ptr + row[:, None] * F + col[None, :], out, mask=inside)
 
 
-def silu_mul(gate_up: Tensor, *, early: int = 0) -> Tensor:
+def silu_mul(gate_up: Tensor, *, early: bool = False) -> Tensor:
     """[T, 2F] (gate, then up), last axis contiguous -> [T, F]. early: see kernels.launch.dependent."""
     rows, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((rows, size), dtype=gate_up.dtype, device=gate_up.device)

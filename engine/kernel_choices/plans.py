@@ -6,7 +6,6 @@ Legend: T tokens, N outputs, K inputs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -25,7 +24,6 @@ class Plan:
     kernel: "rows" multiplies and adds whole rows of W, T <= 8; "tile" uses matrix units, T <= 64.
     block_n, block_k: rows and columns of W at a time, powers of two. stages: tiles in flight ("tile").
     split: parts of K that are summed by a second kernel, in order. swap: the tile's rows are W's, not x's.
-    merge: the last program of a block of outputs to finish adds the parts, in their order, instead.
     norm, gate: the norm before, and SwiGLU's element-wise half after, are computed in the same kernel.
     """
 
@@ -38,7 +36,6 @@ class Plan:
     swap: bool = False
     norm: bool = False
     gate: bool = False
-    merge: bool = False
 
     def weights_held(self) -> int:
         """Weights of a block in each thread's registers, at least 1 ("rows")."""
@@ -60,8 +57,6 @@ class Plan:
             return f"{odd[0]}={sizes[odd[0]]} is no power of two"
         if self.kernel == TILE and min(self.block_n, self.block_k) < 16:
             return "tiles of the matrix units have 16 rows and columns at least"
-        if self.merge and self.split == 1:
-            return "merge=True adds the parts of a split, and split=1 leaves none"
         if self.gate and (n % 2 or self.block_n < 2):
             return "a gated product has an even number of outputs, two at least in a block"
         if self.stages < 1 or not 1 <= self.split <= -(-k // self.block_k):
@@ -126,11 +121,6 @@ class Choices:
         """For x[tokens, k] @ W[n, k]^T."""
         bucket = bucket_of(tokens) if self._chosen and tokens else None
         return None if bucket is None else self._chosen.get((stage, dtype, bucket, n, k))
-
-    def merging_blocks(self) -> int:
-        """The most blocks of outputs of a plan that merges; 0 where none does."""
-        merging = [place.n / plan.block_n for place, plan in self.plans.items() if plan and plan.merge]
-        return math.ceil(max(merging, default=0))
 
     def compiled(self, stage: str, dtype: str, n: int, k: int) -> dict[int, Plan]:
         """Tokens -> plan, of one product: all numbers of tokens that have kernels of their own. The rows

@@ -14,7 +14,6 @@ from typing import Any
 from engine.kernel_choices.plans import STAGES, Choices, Place, Plan
 
 VERSION = 1
-ADDED = {"merge": False}  # fields of a plan that the first tables lack, and what that means
 INTERPRETER = "Triton's interpreter"  # the name of the device where there is no GPU
 
 
@@ -105,10 +104,9 @@ def _entry(row: Mapping[str, Any]) -> tuple[Place, Entry]:
 
 
 def _plan(values: Mapping[str, Any]) -> Plan:
-    """A Plan of exactly its fields, each of its own type; ADDED ones may be missing."""
+    """A Plan of exactly its fields, each of its own type."""
     given = {field.name: type(field.default) for field in fields(Plan)}
     given |= {"kernel": str, "block_n": int, "block_k": int}
-    values = {**ADDED, **values}
     if set(values) != set(given) or any(type(values[name]) is not kind for name, kind in given.items()):
         raise ValueError(f"it holds a plan {dict(values)!r:.120} of another form")
     return Plan(**values)

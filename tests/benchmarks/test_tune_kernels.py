@@ -55,17 +55,6 @@ def test_neighbours_differ_in_one_thing() -> None:
     assert fused == {(False, False), (True, False), (False, True)}
 
 
-def test_splits_are_tried_with_a_second_kernel_and_merged() -> None:
-    place = Place(LINEAR, "bfloat16", 5, 4096, 4096)
-    split = [plan for plan in starts(place, H200) if plan.split > 1]
-    assert {plan for plan in split if plan.merge} == {replace(p, merge=True) for p in split if not p.merge}
-    two = Plan("tile", 64, 128, 4, 5, split=2)
-    assert replace(two, merge=True) in neighbours(two, place, H200)
-    assert replace(two, split=1) in neighbours(replace(two, merge=True), place, H200)
-    assert not any(near.merge for near in neighbours(replace(two, split=1), place, H200))
-    assert not any(plan.merge for plan in starts(replace(place, stage=BEST), H200))
-
-
 def test_a_matrix_is_first_tried_with_what_won_for_it_elsewhere() -> None:
     from benchmarks.tune_kernels import winners
 

@@ -5,14 +5,11 @@ bf16 gets every variant, other dtypes every other one: compiling takes a second 
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 from compile_for_gpu import compile_one
-from triton import knobs
 from triton.backends.compiler import GPUTarget
 
 from kernels.linear_best import _pick
@@ -43,8 +40,6 @@ def rows() -> Iterator[Variant]:
             "BLOCK_K": block_k,
             "SPLIT": split,
             "F": shared,
-            "MERGE": False,
-            "PREFETCH": 0,
         }
         yield _linear_rows, 8, {**sizes, "NORM": mode, "GATE": gate, "BIAS": tokens == 3, "TOP": top}
 
@@ -62,7 +57,6 @@ def tiles(block_k: int) -> Iterator[Variant]:
         sizes = {"M": tile, "N": n, "K": k, "BLOCK_N": 64, "BLOCK_K": block_k, "SPLIT": split, "SWAP": swap}
         yield _linear_tile, 4, {
             **sizes, "NORM": mode, "GATE": gate, "BIAS": tile == 64, "TOP": top, "UPCAST": False,
-            "MERGE": False, "PREFETCH": 0,
         }  # fmt: skip
 
 
@@ -74,46 +68,11 @@ def others() -> Iterator[Variant]:
     yield _norm_pair, 4, {"H": 4096, "ROWS": 1, "BLOCK": 4096}
 
 
-def measured_next(base: dict[str, Variant]) -> Iterator[Variant]:
-    """What is off unless it is asked for: merged splits, requests to the L2 cache, early triggers."""
-    for name, changes in (
-        ("rows", {"PREFETCH": 4096}),
-        ("rows", {"SPLIT": 2, "MERGE": True, "PREFETCH": 2048 + 64, "BIAS": True}),
-        ("tile", {"SPLIT": 4, "MERGE": True, "PREFETCH": 1024}),
-        ("tile", {"PREFETCH": 1000, "K": 4104}),  # in part past the end of a row
-        ("tile", {"GATE": True, "SPLIT": 2, "MERGE": True}),
-        ("tile", {"PREFETCH": 4096, "BLOCK_N": 16}),
-    ):
-        kernel, warps, constants = base[name]
-        yield kernel, warps, {**constants, **changes, "PDL": 2}
-
-
-def check_next(built: Any, constants: dict[str, Any]) -> None:
-    """The next kernel may start before the wait, requests too; nothing is kept in slow memory."""
-    text = built.asm["ptx"]
-    wait = text.index("griddepcontrol.wait")
-    assert text.index("griddepcontrol.launch_dependents") < wait
-    asked = text.find("cp.async.bulk.prefetch.L2.global")
-    assert (0 < asked < wait) is (constants["PREFETCH"] > 0)
-    assert ("atom.acq_rel.gpu" in text or "atom.global.gpu.acq_rel" in text) is constants["MERGE"]
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(built.asm["cubin"])
-        file.flush()
-        command = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
-        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "STACK:0" in usage, usage
-    assert "LOCAL:0" in usage, usage
-
-
 def main(capability: int, dtype: str) -> None:
     target = GPUTarget("cuda", capability, 32)
     variants = [*rows(), *tiles(32 if dtype == "fp32" else 64), *others()]
     for kernel, warps, constants in variants[:: 1 if dtype == "bf16" else 2]:
         compile_one(kernel, dtype, target, warps, **constants)
-    if capability >= 90 and dtype == "bf16":
-        base = {"rows": next(rows()), "tile": next(tiles(64))}
-        for kernel, warps, constants in measured_next(base):
-            check_next(compile_one(kernel, dtype, target, warps, **constants), constants)
 
 
 if __name__ == "__main__":

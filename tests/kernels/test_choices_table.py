@@ -258,19 +258,3 @@ def test_stages_and_buckets_are_what_files_were_written_with() -> None:
     """A change would make every table out there unreadable: raise the version with it."""
     assert list(STAGES) == ["linear", "norm_linear", "norm_gated", "best"]
     assert BUCKETS == (1, 2, 3, 4, 5, 6, 8, 16, 32, 64)
-
-
-def test_tables_from_before_there_were_merges_still_serve(tmp_path: Path) -> None:
-    document = as_document(TABLE)
-    assert {row["plan"].pop("merge") for row in document["entries"]} == {False}
-    assert from_document(document) == TABLE
-    merging = replace(TABLE.entries[PLACE], plan=replace(PLAN, split=2, merge=True))
-    table = ChoiceTable(HERE, {PLACE: merging})
-    assert read(written(tmp_path / "t.json", table)).entries[PLACE].plan == merging.plan
-    document = as_document(table)
-    document["entries"][0]["plan"]["split"] = 1
-    with pytest.raises(ValueError, match="split=1 leaves none"):
-        from_document(document)
-    document["entries"][0]["plan"]["merge"] = 0
-    with pytest.raises(ValueError, match="of another form"):
-        from_document(document)
