@@ -37,7 +37,12 @@ class ModelOps(ABC):
     Outputs may be new tensors or `x` written in place; callers must use the returned ones only. A `residual`
     is never written over.
     Stages of several operations are compositions of the others, unless a backend has them in one kernel.
+
+    early: whether its kernels start while the one in front ends (kernels.launch.dependent); those of a step
+    that runs on the same backend may do so too.
     """
+
+    early: bool = False
 
     @abstractmethod
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -9,7 +9,6 @@ import logging
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from backends.base import AttentionBackend
 from engine.build import parts_of, target_class
@@ -26,7 +25,6 @@ from engine.modes import GraphMode, ModeContext
 from engine.provenance import device_facts
 from engine.runner import ModelRunner
 from engine.sampling.columns import SamplingColumns
-from engine.sampling.rng import PURPOSE_SIMULATED, uniform
 from engine.sampling.sampler import Sampler
 from engine.scheduling.acceptance_watch import UNWATCHED, AcceptanceAlarm, AcceptanceWatch
 from engine.step import Step
@@ -122,19 +120,16 @@ def draft_host(
 
 def ops(target: AttentionBackend, plan: SpecPlan, columns: SamplingColumns) -> DraftOps:
     """What a step computes on drafts; with a forced accept length if the plan asks for one."""
-    real = draft_ops(target.step_kernels)
+    real = draft_ops(target.step_kernels, target.ops.early)
     if plan.simulated is None:
         return real
-
-    def coin(rows: Tensor, positions: Tensor) -> Tensor:
-        return uniform(columns.key[rows], positions, PURPOSE_SIMULATED)
 
     logger.warning(
         "the accept length is forced to %g: what comes out is not the model's text, and no speed of it is "
         "one of a real draft",
         plan.simulated,
     )
-    return SimulatedOps(real, plan.simulated, plan.longest_run, coin)
+    return SimulatedOps(real, plan.simulated, plan.longest_run, columns.key)
 
 
 def plain_step(

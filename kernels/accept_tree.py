@@ -1,10 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # ruff: noqa: N803
-"""The walk along the accepted drafts, the cut at a stop id or the length, the entry into the request table,
-what the host is told: one launch.
+"""The walk along the accepted drafts, or along drafts whatever they are, and the end of the run: one launch.
 
-The rules are those of the torch reference, `speculative.accept`; it knows tokens and parents, not how either
-was made. Legend: B requests, W width (nodes), R table rows, S stop ids a row.
+The rules are those of the torch reference, `speculative.accept` and `speculative.forced`; it knows tokens and
+parents, not how either was made. Legend: B requests, W width (nodes), R table rows, S stop ids a row.
 """
 
 from __future__ import annotations
@@ -12,61 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import jit, power_of_two, tile_rows, warps_for
-
-STOP: tl.constexpr = tl.constexpr(1)  # the values of engine.batch.Finish
-LENGTH: tl.constexpr = tl.constexpr(2)
-
-
-@jit
-def _end_of(
-    emitted, last, request, real, lens_ptr, rows_ptr, stop_ptr, min_ptr, max_ptr, stop_row,
-    W: tl.constexpr, W_P: tl.constexpr, STOPS: tl.constexpr, STOPS_P: tl.constexpr,
-):  # fmt: skip
-    # emitted [ROWS, W_P], last valid index [ROWS] -> tokens kept and finish, each [ROWS]
-    length = tl.load(lens_ptr + request, mask=real, other=0)
-    row = tl.load(rows_ptr + request, mask=real, other=0)
-    earliest = tl.load(min_ptr + row, mask=real, other=0) - 1 - length
-    at_length = tl.maximum(tl.load(max_ptr + row, mask=real, other=0) - 2 - length, 0)
-    each = tl.arange(0, STOPS_P)
-    known = real[:, None] & (each < STOPS)[None, :]
-    stops = tl.load(stop_ptr + (row * stop_row)[:, None] + each[None, :], mask=known, other=-1)
-    hit = tl.max((emitted[:, :, None] == stops[:, None, :]).to(tl.int32), axis=2) > 0
-    step = tl.arange(0, W_P)[None, :]
-    stopped = hit & (step >= earliest[:, None]) & (step < W)
-    at_stop = tl.min(tl.where(stopped, step, W), axis=1)
-    end = tl.minimum(at_stop, at_length)
-    reason = tl.where(at_stop <= at_length, STOP, LENGTH)
-    return tl.minimum(end, last) + 1, tl.where(end <= last, reason, 0)
-
-
-@jit
-def _leave(
-    emitted, kept, finish, accepted, drafted, request, real, inside, node, lens_ptr, rows_ptr, signal_ptr,
-    table_ptr, table_lens_ptr, packed_ptr, table_row,
-    W: tl.constexpr, SIGNAL: tl.constexpr, COMMIT: tl.constexpr,
-):  # fmt: skip
-    # Packed rows for the host, and the run's tokens and length into the table.
-    signal = tl.zeros_like(kept)
-    if SIGNAL:
-        signal = tl.load(signal_ptr + request, mask=real, other=0)
-    packed = packed_ptr + request * (W + 5)
-    tl.store(packed[:, None] + node, emitted, mask=inside)
-    tl.store(packed + W, kept, mask=real)
-    tl.store(packed + W + 1, finish, mask=real)
-    tl.store(packed + W + 2, accepted, mask=real)
-    tl.store(packed + W + 3, drafted, mask=real)
-    tl.store(packed + W + 4, signal, mask=real)
-    if COMMIT:
-        length = tl.load(lens_ptr + request, mask=real, other=0)
-        row = tl.load(rows_ptr + request, mask=real, other=0)
-        place = (row * table_row + length + 1)[:, None] + node
-        tl.store(table_ptr + place, emitted, mask=inside)
-        tl.store(table_lens_ptr + row, tl.where(row > 0, length + kept, 0), mask=real)
+from kernels.coins import coin_bits
+from kernels.launch import dependent, enter, jit
+from kernels.run_ends import Ends, Table, end_of, leave_run, sizes_for
 
 
 @jit(
@@ -76,11 +26,14 @@ def _leave(
 )  # fmt: skip
 def _accept_tree(
     tokens_ptr, parent_ptr, target_ptr, lens_ptr, rows_ptr, stop_ptr, min_ptr, max_ptr, signal_ptr,
-    index_ptr, packed_ptr, table_ptr, table_lens_ptr,
+    index_ptr, packed_ptr, table_ptr, table_lens_ptr, key_ptr,
     batch, tokens_row, parent_row, target_row, stop_row, table_row,
     W: tl.constexpr, W_P: tl.constexpr, STOPS: tl.constexpr, STOPS_P: tl.constexpr, ROWS: tl.constexpr,
-    SIGNAL: tl.constexpr, COMMIT: tl.constexpr,
+    SIGNAL: tl.constexpr, COMMIT: tl.constexpr, FORCED: tl.constexpr, LEAST: tl.constexpr,
+    CHANCE: tl.constexpr, SALT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    # FORCED: the first child is followed, whatever it holds, LEAST times, or once more by the request's coin.
+    enter(PDL)
     request = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     real = request < batch
     node = tl.arange(0, W_P)[None, :]
@@ -92,76 +45,45 @@ def _accept_tree(
     here = tl.full((ROWS,), 0, tl.int32)  # W once the walk has ended
     path = tl.full((ROWS, W_P), -1, tl.int32)
     emitted = tl.full((ROWS, W_P), 0, tl.int32)
+    most = tl.full((ROWS,), LEAST, tl.int32)
+    if FORCED:
+        position = tl.load(lens_ptr + request, mask=real, other=0).to(tl.int64) + 1
+        key = tl.load(key_ptr + tl.load(rows_ptr + request, mask=real, other=0), mask=real, other=0)
+        most += (coin_bits(key, position, SALT) < CHANCE).to(tl.int32)
     for step in range(W):
         wanted = tl.sum(tl.where(node == here[:, None], target, 0), axis=1)
         now = (node == step) & (here < W)[:, None]
         path = tl.where(now, here[:, None], path)
+        follows = (parent == here[:, None]) & inside
+        if FORCED:
+            here = tl.min(tl.where(follows & (step < most)[:, None], node, W), axis=1)
+            draft = tl.sum(tl.where(node == here[:, None], tokens, 0), axis=1)
+            wanted = tl.where(here < W, draft, wanted)
+        else:
+            here = tl.min(tl.where(follows & (tokens == wanted[:, None]), node, W), axis=1)
         emitted = tl.where(now, wanted[:, None], emitted)
-        follows = (parent == here[:, None]) & (tokens == wanted[:, None]) & inside
-        here = tl.min(tl.where(follows, node, W), axis=1)
     last = tl.sum((path >= 0).to(tl.int32), axis=1) - 1
-    kept, finish = _end_of(
+    kept, finish = end_of(
         emitted, last, request, real, lens_ptr, rows_ptr, stop_ptr, min_ptr, max_ptr, stop_row,
         W, W_P, STOPS, STOPS_P,
     )  # fmt: skip
     tl.store(index_ptr + request[:, None] * W + node, path, mask=inside)
     drafted = tl.sum((parent >= 0).to(tl.int32), axis=1)
-    _leave(
-        emitted, kept, finish, last, drafted, request, real, inside, node, lens_ptr, rows_ptr, signal_ptr,
-        table_ptr, table_lens_ptr, packed_ptr, table_row, W, SIGNAL, COMMIT,
-    )  # fmt: skip
-
-
-@jit(
-    do_not_specialize=[
-        "batch", "lens_ptr", "rows_ptr", "signal_ptr", "emitted_row", "accepted_row", "parent_row"
-    ]
-)  # fmt: skip
-def _enter_run(
-    emitted_ptr, accepted_ptr, parent_ptr, lens_ptr, rows_ptr, stop_ptr, min_ptr, max_ptr, signal_ptr,
-    packed_ptr, table_ptr, table_lens_ptr,
-    batch, emitted_row, accepted_row, parent_row, stop_row, table_row,
-    W: tl.constexpr, W_P: tl.constexpr, STOPS: tl.constexpr, STOPS_P: tl.constexpr, ROWS: tl.constexpr,
-    DRAFTED: tl.constexpr, SIGNAL: tl.constexpr, COMMIT: tl.constexpr,
-):  # fmt: skip
-    request = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    real = request < batch
-    node = tl.arange(0, W_P)[None, :]
-    inside = real[:, None] & (node < W)
-    emitted = tl.load(emitted_ptr + request[:, None] * emitted_row + node, mask=inside, other=-1)
-    last = tl.load(accepted_ptr + request * accepted_row, mask=real, other=0)
-    kept, finish = _end_of(
-        emitted, last, request, real, lens_ptr, rows_ptr, stop_ptr, min_ptr, max_ptr, stop_row,
-        W, W_P, STOPS, STOPS_P,
-    )  # fmt: skip
-    drafted = tl.zeros_like(kept)
-    if DRAFTED:
-        parent = tl.load(parent_ptr + request[:, None] * parent_row + node, mask=inside, other=-2)
-        drafted = tl.sum((parent >= 0).to(tl.int32), axis=1)
-    _leave(
+    leave_run(
         emitted, kept, finish, last, drafted, request, real, inside, node, lens_ptr, rows_ptr, signal_ptr,
         table_ptr, table_lens_ptr, packed_ptr, table_row, W, SIGNAL, COMMIT,
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Ends:
-    """Where runs end: seq_lens int32 [B] before the pass; rows int64 [B] into the columns stop_ids int32
-    [R, S] (-1 padded, last axis contiguous), min_len and max_len int32 [R]."""
+class Force:
+    """A walk that follows no target: `least` drafts, or one more where the request's coin, of 2^52 values, is
+    below `chance`. keys: int64 [R]; salt: see kernels.coins."""
 
-    seq_lens: Tensor
-    rows: Tensor
-    stop_ids: Tensor
-    min_len: Tensor
-    max_len: Tensor
-
-
-@dataclass(frozen=True)
-class Table:
-    """Where runs are entered: tokens int32 [R, C], seq_lens int32 [R]; row 0 keeps length 0."""
-
-    tokens: Tensor
-    seq_lens: Tensor
+    least: int
+    chance: int
+    keys: Tensor
+    salt: int
 
 
 @dataclass(frozen=True)
@@ -184,51 +106,28 @@ class Walk:
 
 def accept_tree(
     tokens: Tensor, parent: Tensor, target: Tensor, ends: Ends, signal: Tensor | None = None,
-    table: Table | None = None,
+    table: Table | None = None, force: Force | None = None, *, early: bool = False,
 ) -> Walk:  # fmt: skip
     """tokens, parent, target: int32 [B, W], last axis contiguous; signal: int32 [B]. Follows the first child
-    that holds the target's token after a node, from node 0 on, cuts the emitted run, and enters it."""
+    that holds the target's token after a node, from node 0 on, cuts the emitted run, and enters it. force:
+    another rule to follow by. early: see kernels.launch.dependent."""
     batch, width = target.shape
     index = torch.empty((batch, width), dtype=torch.int32, device=target.device)
     packed = torch.empty((batch, width + 5), dtype=torch.int32, device=target.device)
     if batch:
-        grid, sizes = _launch(batch, width, ends)
+        grid, sizes = sizes_for(batch, width, ends)
         into = (index, index) if table is None else (table.tokens, table.seq_lens)
         _accept_tree[grid](
             tokens, parent, target, ends.seq_lens, ends.rows, ends.stop_ids, ends.min_len, ends.max_len,
-            index if signal is None else signal, index, packed, *into,
+            index if signal is None else signal, index, packed, *into, index if force is None else force.keys,
             batch, tokens.stride(0), parent.stride(0), target.stride(0), ends.stop_ids.stride(0),
-            into[0].stride(0), SIGNAL=signal is not None, COMMIT=table is not None, **sizes,
+            into[0].stride(0), SIGNAL=signal is not None, COMMIT=table is not None, **_forced(force), **sizes,
+            **dependent(early),
         )  # fmt: skip
     return Walk(index, packed)
 
 
-def enter_run(
-    emitted: Tensor, n_accepted: Tensor, ends: Ends, parent: Tensor | None = None,
-    signal: Tensor | None = None, table: Table | None = None,
-) -> Tensor:  # fmt: skip
-    """emitted: int32 [B, W], last axis contiguous, of which the first n_accepted + 1, int32 [B], are valid;
-    parent: int32 [B, W] of the drafts, None for none. Cuts the runs, enters them and returns them packed, as
-    in Walk."""
-    batch, width = emitted.shape
-    packed = torch.empty((batch, width + 5), dtype=torch.int32, device=emitted.device)
-    if batch:
-        grid, sizes = _launch(batch, width, ends)
-        into = (emitted, emitted) if table is None else (table.tokens, table.seq_lens)
-        drafts = emitted if parent is None else parent
-        _enter_run[grid](
-            emitted, n_accepted, drafts, ends.seq_lens, ends.rows, ends.stop_ids, ends.min_len, ends.max_len,
-            emitted if signal is None else signal, packed, *into,
-            batch, emitted.stride(0), n_accepted.stride(0), drafts.stride(0), ends.stop_ids.stride(0),
-            into[0].stride(0), DRAFTED=parent is not None, SIGNAL=signal is not None,
-            COMMIT=table is not None, **sizes,
-        )  # fmt: skip
-    return packed
-
-
-def _launch(batch: int, width: int, ends: Ends) -> tuple[tuple[int], dict[str, int]]:
-    side, stops = power_of_two(width), ends.stop_ids.shape[1]
-    cells = side * power_of_two(stops)
-    rows = tile_rows(batch, cells)
-    sizes = {"W": width, "W_P": side, "STOPS": stops, "STOPS_P": power_of_two(stops), "ROWS": rows}
-    return (triton.cdiv(batch, rows),), sizes | {"num_warps": warps_for(rows * cells)}
+def _forced(force: Force | None) -> dict[str, int | bool]:
+    if force is None:
+        return {"FORCED": False, "LEAST": 0, "CHANCE": 0, "SALT": 0}
+    return {"FORCED": True, "LEAST": force.least, "CHANCE": force.chance, "SALT": force.salt}

@@ -17,6 +17,7 @@ from torch import Tensor
 from engine.batch import ABSENT, DraftTree, LayerKV, kv_slots
 from engine.sampling.choose import argmax_tokens
 from speculative.accept import Accepted, EndColumns, Ledger, Settled, accept, commit, trim
+from speculative.forced import Forced, first_children
 from speculative.ratio import accept_ratio
 from speculative.tree import TreeGeometry, geometry
 
@@ -162,6 +163,20 @@ class DraftOps(ABC):
         taken, *ends = self.accept_and_trim(tree, target, start, rows, columns)
         return commit(taken, (ends[0], ends[1]), tree, start, rows, ledger)
 
+    def settle_forced(
+        self,
+        force: Forced,
+        tree: DraftTree,
+        target: Tensor,
+        start: Tensor,
+        rows: Tensor,
+        columns: EndColumns,
+        ledger: Ledger | None,
+    ) -> Settled:
+        """`settle`, the run being of a forced length (speculative.forced)."""
+        taken = first_children(tree, target, force.drafts(rows, start))
+        return self.enter(taken, tree, start, rows, columns, ledger)
+
     def enter(
         self,
         taken: Accepted,
@@ -219,12 +234,12 @@ class TorchDraftOps(DraftOps):
         return compact
 
 
-def draft_ops(kind: str) -> DraftOps:
+def draft_ops(kind: str, early: bool = False) -> DraftOps:
     """The implementation that AttentionBackend.step_kernels names. "triton": build the backend first, it
-    settles how Triton runs in this process."""
+    settles how Triton runs in this process. early: as ModelOps.early says."""
     if kind == "triton":
         from speculative.triton_ops import TritonDraftOps  # decorates kernels, which fixes how they run
 
-        return TritonDraftOps()
+        return TritonDraftOps(early)
     assert kind == "torch", f"no draft operations are called {kind}"
     return TorchDraftOps()

@@ -14,13 +14,16 @@ from torch import Tensor
 
 from engine.batch import DraftTree, LayerKV
 from kernels.accept_ratio import accept_ratio
-from kernels.accept_tree import Ends, Table, Walk, accept_tree, enter_run
+from kernels.accept_tree import Force, Walk, accept_tree
 from kernels.argmax import argmax
 from kernels.compact_kv import Buffers, compact_kv
+from kernels.enter_run import enter_run
 from kernels.keep_last import keep_last, path_rows
 from kernels.node_inputs import Limit, chain_places, node_inputs, opening
+from kernels.run_ends import Ends, Table
 from kernels.tree_geometry import tree_geometry, tree_paths
 from speculative.accept import Accepted, EndColumns, Ledger, Settled
+from speculative.forced import Forced
 from speculative.ops import ChainPlaces, Compactor, DraftOps, NodeInputs
 from speculative.tree import TreeGeometry, geometry
 
@@ -38,7 +41,10 @@ class WalkedGeometry(TreeGeometry):
 
 
 class TritonDraftOps(DraftOps):
-    """The torch reference's results, integer for integer."""
+    """The torch reference's results, integer for integer. early: as kernels.launch.dependent takes it."""
+
+    def __init__(self, early: bool = False) -> None:
+        self._early = early
 
     def geometry(self, tree: DraftTree, needs_mask: bool = True) -> TreeGeometry:
         if not needs_mask:  # a chain's shape is known beforehand
@@ -49,7 +55,9 @@ class TritonDraftOps(DraftOps):
     def accept_and_trim(
         self, tree: DraftTree, target: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns
     ) -> tuple[Accepted, Tensor, Tensor]:
-        walk = accept_tree(tree.tokens, tree.parent, target, _ends(seq_lens, rows, columns))
+        walk = accept_tree(
+            tree.tokens, tree.parent, target, _ends(seq_lens, rows, columns), early=self._early
+        )
         return _accepted(walk), walk.column(0), walk.column(1)
 
     def accept_ratio(
@@ -66,7 +74,7 @@ class TritonDraftOps(DraftOps):
     def trim(
         self, emitted: Tensor, n_emitted: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns
     ) -> tuple[Tensor, Tensor]:
-        packed = enter_run(emitted, n_emitted - 1, _ends(seq_lens, rows, columns))
+        packed = enter_run(emitted, n_emitted - 1, _ends(seq_lens, rows, columns), early=self._early)
         return packed[:, -5], packed[:, -4]
 
     def opening(self, rows: Tensor, ledger: Ledger) -> tuple[Tensor, Tensor]:
@@ -127,9 +135,20 @@ class TritonDraftOps(DraftOps):
         columns: EndColumns,
         ledger: Ledger | None,
     ) -> Settled:
-        ends = _ends(start, rows, columns)
-        walk = accept_tree(tree.tokens, tree.parent, target, ends, tree.signal, _table(ledger))
-        return Settled(_accepted(walk), walk.column(0), walk.column(1), walk.packed)
+        return self._walk(tree, target, _ends(start, rows, columns), ledger, None)
+
+    def settle_forced(
+        self,
+        force: Forced,
+        tree: DraftTree,
+        target: Tensor,
+        start: Tensor,
+        rows: Tensor,
+        columns: EndColumns,
+        ledger: Ledger | None,
+    ) -> Settled:
+        rule = Force(force.least, force.chance, force.keys, force.salt)
+        return self._walk(tree, target, _ends(start, rows, columns), ledger, rule)
 
     def enter(
         self,
@@ -142,8 +161,18 @@ class TritonDraftOps(DraftOps):
     ) -> Settled:
         parent, signal = (None, None) if tree is None else (tree.parent, tree.signal)
         ends = _ends(start, rows, columns)
-        packed = enter_run(taken.emitted, taken.n_accepted, ends, parent, signal, _table(ledger))
+        packed = enter_run(
+            taken.emitted, taken.n_accepted, ends, parent, signal, _table(ledger), early=self._early
+        )
         return Settled(taken, packed[:, -5], packed[:, -4], packed)
+
+    def _walk(
+        self, tree: DraftTree, target: Tensor, ends: Ends, ledger: Ledger | None, rule: Force | None
+    ) -> Settled:
+        walk = accept_tree(
+            tree.tokens, tree.parent, target, ends, tree.signal, _table(ledger), rule, early=self._early
+        )
+        return Settled(_accepted(walk), walk.column(0), walk.column(1), walk.packed)
 
     def compactor(self, layers: Sequence[LayerKV]) -> Compactor:
         """One launch for all layers of one shape; a KV layout of several groups takes one launch each."""

@@ -15,13 +15,15 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from engine.sampling.rng import PURPOSE_SIMULATED, salt
 from kernels.accept_ratio import _accept_ratio
-from kernels.accept_tree import _accept_tree, _enter_run
+from kernels.accept_tree import _accept_tree
 from kernels.argmax import _best_of, _block_best
 from kernels.attention_merge import merge_sizes
 from kernels.attention_tile import _attention_tile
 from kernels.attention_tiles import tiles_for
 from kernels.compact_kv import _compact_kv
+from kernels.enter_run import _enter_run
 from kernels.keep_last import _keep_last, _path_rows
 from kernels.launch import power_of_two
 from kernels.node_inputs import _chain_places, _node_inputs, _opening
@@ -36,7 +38,7 @@ INTEGERS = {
     "*i32": "arrivals table lens start parent tokens target index stop min max "
     "accepted emitted kept finish count paths signal packed table_lens out_len out_token best index "
     "most present behind",
-    "*i64": "rows positions slots window depth address ids",
+    "*i64": "rows positions slots window depth address ids key",
 }
 INTEGER_POINTERS = {f"{name}_ptr": kind for kind, names in INTEGERS.items() for name in names.split()}
 FLOAT_POINTERS = {
@@ -75,11 +77,11 @@ def compile_one(
     limits: Mapping[str, int] = MappingProxyType({}),
     **constants: Any,
 ) -> Any:
-    """What Triton built. PDL is chosen here unless it is given."""
+    """What Triton built."""
     names = list(inspect.signature(kernel.fn).parameters)
     early = "PDL" in names and target.arch >= 90
     if "PDL" in names:
-        constants.setdefault("PDL", int(early))
+        constants["PDL"] = early
     signature = {n: "constexpr" if n in constants else kind(n, dtype) for n in names}
     assert not any(n.isupper() and n not in constants for n in names), "a constant is missing"
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
@@ -141,7 +143,8 @@ def main(capability: int, dtype: str) -> None:
     for width, side in ((1, 1), (11, 16)):
         run = {"W": width, "W_P": side, "STOPS": 12, "STOPS_P": 16, "ROWS": 1}
         enters = {"SIGNAL": width > 1, "COMMIT": True}
-        compile_one(_accept_tree, dtype, target, 1, **run, **enters)
+        rule = {"FORCED": width > 1, "LEAST": 1, "CHANCE": 1 << 51, "SALT": salt(PURPOSE_SIMULATED)}
+        compile_one(_accept_tree, dtype, target, 1, **run, **enters, **rule)
         compile_one(_enter_run, dtype, target, 1, DRAFTED=width > 1, **run, **enters)
         drafts = {"TREE": width > 1, "LIMIT": width > 1}
         compile_one(_node_inputs, dtype, target, 1, W=width, W_P=side, PAGE=16, ROWS=1, **drafts)

@@ -14,7 +14,6 @@ from engine.batch import ABSENT, DraftTree, Finish
 from engine.compose import compose
 from engine.errors import UserError
 from engine.params import SamplingParams
-from engine.sampling.rng import PURPOSE_SIMULATED, uniform
 from speculative.ops import TorchDraftOps
 from speculative.simulate import SimulatedOps
 from speculative.tree import chain
@@ -25,9 +24,7 @@ TREE = ("spec.topk=2", "spec.num_steps=4", "spec.num_draft_tokens=9")
 
 
 def ops(mean: float, longest: int) -> SimulatedOps:
-    keys = torch.arange(1000) * 7919
-    coin = lambda rows, positions: uniform(keys[rows], positions, PURPOSE_SIMULATED)  # noqa: E731
-    return SimulatedOps(TorchDraftOps(), mean, longest, coin)
+    return SimulatedOps(TorchDraftOps(), mean, longest, torch.arange(1000) * 7919)
 
 
 def endless(rows: int) -> Any:
