@@ -98,7 +98,7 @@ class EngineContainer(containers.DeclarativeContainer):
     bare = Singleton(moding.bare, runner, driver)
     plain = Singleton(drafting.plain_step, table, bare, speculator, sampler, ops)
     eager = Singleton(drafting.scratch_steps, table, plain, pool, draft_pool, queue, needs_lens)
-    warmed = Singleton(moding.warmed, eager, modes)
+    warmed = Singleton(moding.warmed, eager, tbo, modes)
     captured = Singleton(moding.captured, graph, scratch, modes)
     circumstances = Dict(
         model=config.model,

@@ -85,12 +85,12 @@ def bare(around: ModelRunner, drives: Driver) -> ModelRunner:
     return ModelRunner(around.model, around.attention, around.pool, drives)
 
 
-def warmed(scratch: ScratchSteps, around: ModeContext) -> int:
+def warmed(scratch: ScratchSteps, batches: BatchMode, around: ModeContext) -> int:
     """Compile what steps need, on a GPU; elsewhere nothing is compiled. Returns the steps that it took."""
     if around.device == "cpu":
         return 0
     longest = min(around.chunk_tokens, around.context - 1)
-    limits = Limits(longest, around.chunk_tokens)
+    limits = Limits(longest, around.chunk_tokens, batches.splits_batch)
     return warm_up(scratch, around.widths, limits, around.metrics, around.progress)
 
 

@@ -24,10 +24,11 @@ WHAT = "compiling kernels"
 @dataclass(frozen=True)
 class Limits:
     """longest: tokens of the largest prompt; chunk: of all prompts of a prefill pass together, at least as
-    many."""
+    many; halved: whether a pass is cut on the request boundary nearest to its middle, and runs in two parts."""
 
     longest: int
     chunk: int
+    halved: bool = False
 
 
 def warm_up(
@@ -60,7 +61,18 @@ def prefill_passes(most: int, limits: Limits) -> list[tuple[int, ...]]:
         found |= dict.fromkeys([(tokens,), (tokens, *(1,) * beside)])
     for tokens in sizes[2:]:
         found[(tokens,) * min(most, limits.chunk // tokens)] = None
+    if limits.halved:
+        found |= dict.fromkeys(_crowded_half(tokens, most, limits.chunk) for tokens in sizes)
     return list(found)
+
+
+def _crowded_half(tokens: int, most: int, chunk: int) -> tuple[int, ...]:
+    """A pass of which one half is a prompt of so many tokens beside as many of one token as there can be: a
+    pass with the prompt in front is cut behind it, and leaves it alone."""
+    if most > 2 and 2 * tokens < chunk:
+        return (tokens, *(1,) * min(most - 2, chunk - 2 * tokens), tokens)
+    beside = min(most - 1, chunk - tokens) // 2
+    return (*(1,) * beside, tokens, *(1,) * beside)
 
 
 def batch_sizes(most: int) -> list[int]:

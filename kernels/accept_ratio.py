@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import INTERPRETED, INTERPRETED_TILE, jit, power_of_two
+from kernels.launch import INTERPRETED, INTERPRETED_TILE, dependent, enter, jit, power_of_two
 
 _GPU_BLOCK = 4096
 
@@ -39,8 +39,9 @@ def _accept_ratio(
     index_ptr, accepted_ptr, emitted_ptr,
     tokens_row, parent_row, p_row, p_node, q_row, q_node, coin_row, draw_row,
     V: tl.constexpr, W: tl.constexpr, W_P: tl.constexpr,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCKS_P: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCKS_P: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    enter(PDL)
     request = tl.program_id(0).to(tl.int64)
     node = tl.arange(0, W_P)
     above = node < W - 1  # nodes that a draft may follow
@@ -85,8 +86,9 @@ def _accept_ratio(
 
 
 def accept_ratio(
-    tokens: Tensor, parent: Tensor, p: Tensor, q: Tensor, accept_coins: Tensor, draw_coins: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+    tokens: Tensor, parent: Tensor, p: Tensor, q: Tensor, accept_coins: Tensor, draw_coins: Tensor, *,
+    early: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """tokens, parent: int32 [B, W], a chain; p: fp32 [B, W, V]; q: fp32 [B, W - 1, V]; coins: float64 [B, W]
     in (0, 1); the last axis of each contiguous. Returns accept_index int32 [B, W] (-1 padded), n_accepted
     int32 [B], emitted int32 [B, W] (0 past the run)."""
@@ -102,6 +104,6 @@ def accept_ratio(
         tokens.stride(0), parent.stride(0), p.stride(0), p.stride(1), q.stride(0), q.stride(1),
         accept_coins.stride(0), draw_coins.stride(0),
         V=vocab, W=width, W_P=power_of_two(width), BLOCK=block, BLOCKS=blocks, BLOCKS_P=power_of_two(blocks),
-        num_warps=8,
+        num_warps=8, **dependent(early),
     )  # fmt: skip
     return index, accepted, emitted

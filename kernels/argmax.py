@@ -12,14 +12,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import INTERPRETED, INTERPRETED_TILE, jit, power_of_two
+from kernels.launch import INTERPRETED, INTERPRETED_TILE, dependent, enter, jit, power_of_two
 
 _MANY_ROWS = 32  # that fill a GPU with large blocks, each of which ends with an exchange among its warps
 
 
 @jit
-def _block_best(x_ptr, value_ptr, index_ptr, x_row, V: tl.constexpr, BLOCK: tl.constexpr):
+def _block_best(x_ptr, value_ptr, index_ptr, x_row, V: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     # Grid: (blocks, rows).
+    enter(PDL)
     row = tl.program_id(1).to(tl.int64)
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * x_row + column, mask=column < V, other=float("-inf")).to(tl.float32)
@@ -30,7 +31,8 @@ def _block_best(x_ptr, value_ptr, index_ptr, x_row, V: tl.constexpr, BLOCK: tl.c
 
 
 @jit
-def _best_of(value_ptr, index_ptr, best_ptr, K: tl.constexpr, K_P: tl.constexpr):
+def _best_of(value_ptr, index_ptr, best_ptr, K: tl.constexpr, K_P: tl.constexpr, PDL: tl.constexpr):
+    enter(PDL)
     row = tl.program_id(0).to(tl.int64)
     block = tl.arange(0, K_P)
     values = tl.load(value_ptr + row * K + block, mask=block < K, other=float("-inf"))
@@ -38,7 +40,7 @@ def _best_of(value_ptr, index_ptr, best_ptr, K: tl.constexpr, K_P: tl.constexpr)
     tl.store(best_ptr + row, tl.load(index_ptr + row * K + winner))
 
 
-def argmax(x: Tensor) -> Tensor:
+def argmax(x: Tensor, *, early: bool = False) -> Tensor:
     """int32 [N]: the first index of each row's largest value; x [N, V] of any precision, rows contiguous. A
     row of NaN has any index."""
     rows, columns = x.shape
@@ -50,6 +52,10 @@ def argmax(x: Tensor) -> Tensor:
     blocks = triton.cdiv(columns, block)
     values = torch.empty((rows, blocks), dtype=torch.float32, device=x.device)
     index = torch.empty((rows, blocks), dtype=torch.int32, device=x.device)
-    _block_best[(blocks, rows)](x, values, index, x.stride(0), V=columns, BLOCK=block, num_warps=warps)
-    _best_of[(rows,)](values, index, best, K=blocks, K_P=power_of_two(blocks), num_warps=1)
+    _block_best[(blocks, rows)](
+        x, values, index, x.stride(0), V=columns, BLOCK=block, num_warps=warps, **dependent(early)
+    )
+    _best_of[(rows,)](
+        values, index, best, K=blocks, K_P=power_of_two(blocks), num_warps=1, **dependent(early)
+    )
     return best

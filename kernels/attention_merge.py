@@ -19,7 +19,8 @@ from kernels.attention_tiles import Tile
 from kernels.launch import INTERPRETED, INTERPRETED_TILE, jit, power_of_two
 
 _TAKEN = 16  # splits that a merge reads at once, at most
-_HELD = 64  # of their values in each thread
+_VALUES = 64  # of theirs in each thread
+_MORE_VALUES = 128  # where programs are few: another round of loads costs more than registers
 
 
 @jit
@@ -114,6 +115,6 @@ class Partial:
 def merge_sizes(rows: int, dim: int, tile: Tile) -> tuple[int, int]:
     """Rows of a tile that are merged at once where the pass uses `rows` of them or more, and splits that are
     read at once. dim: padded."""
-    budget = INTERPRETED_TILE if INTERPRETED else _HELD * 32 * tile.warps
+    budget = INTERPRETED_TILE if INTERPRETED else (_MORE_VALUES if tile.held else _VALUES) * 32 * tile.warps
     merged = min(tile.rows, power_of_two(rows), max(4, budget // dim))
     return merged, max(1, min(_TAKEN, budget // (merged * dim)))

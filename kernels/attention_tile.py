@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.batch import ForwardBatch, LayerKV
+from kernels.attention_block import ask, attend, lanes, pages, places, visible_keys, within
 from kernels.attention_merge import Partial, leave_part, merge_parts, merge_sizes, split_keys
 from kernels.attention_tiles import Tile
 from kernels.launch import INTERPRETED, dependent, enter, jit, power_of_two
@@ -27,67 +28,32 @@ LOG2_E = 1.0 / math.log(2.0)
 
 
 @jit
-def _pages(table, at, paged, PACK: tl.constexpr, PAGE: tl.constexpr, BLOCK_N: tl.constexpr):
-    # Page ids of a block of positions, 0 from `paged` on.
-    position = at + tl.arange(0, BLOCK_N) // PACK
-    return tl.load(table + position // PAGE, mask=position < paged, other=0)
-
-
-@jit
 def _take_block(
-    acc, top, total, q, page, at, end, length, request, node, count, fresh_keys, token, own_head, block,
-    k_ptr, v_ptr, tree_ptr, window_ptr, scale, pool_slot, pool_head,
+    state, q, page, at, end, length, request, node, count, fresh_keys, token, own_head, block,
+    k_ptr, v_ptr, tree_ptr, window_ptr, scale, strides,
     PACK: tl.constexpr, D: tl.constexpr, D_P: tl.constexpr, PAGE: tl.constexpr, BLOCK_N: tl.constexpr,
     TREE: tl.constexpr, WINDOW: tl.constexpr, UPCAST: tl.constexpr, CLEAR: tl.constexpr,
 ):  # fmt: skip
     # One block of keys from position `at` on. CLEAR: all of them lie in the pages and every row sees them.
-    d = tl.arange(0, D_P)
-    column = tl.arange(0, BLOCK_N)
-    column_head = column % PACK
-    position = at + column // PACK
-    live = position < end
-    if BLOCK_N % PACK != 0:
-        live = live & (column < BLOCK_N // PACK * PACK)
+    position, live = places(at, end, PACK, BLOCK_N)
     slot = page.to(tl.int64) * PAGE + position % PAGE
     if WINDOW and not CLEAR:
         beside = window_ptr + (request * fresh_keys + position - length)
         aside = live & (position >= length)
         slot = tl.where(aside, tl.load(beside, mask=aside, other=0), slot)
-    lane = (slot * pool_slot + (block * PACK + column_head) * pool_head)[:, None] + d[None, :]
+    lane = lanes(slot, block, strides, PACK, D_P, BLOCK_N)
     if CLEAR and BLOCK_N % PACK == 0 and D == D_P:
         keys = tl.load(k_ptr + lane)
         values = tl.load(v_ptr + lane)
     else:
-        loaded = live[:, None]
-        if D != D_P:
-            loaded = loaded & (d < D)[None, :]
+        loaded = within(live, D, D_P)
         keys = tl.load(k_ptr + lane, mask=loaded, other=0.0)
         values = tl.load(v_ptr + lane, mask=loaded, other=0.0)
-    if UPCAST:
-        keys = keys.to(tl.float32)
-        values = values.to(tl.float32)
-
-    scores = tl.dot(q, tl.trans(keys), input_precision="ieee")
-    visible = live[None, :]
-    if not CLEAR:
-        fresh = (position - length)[None, :]  # index among the fresh keys; negative in the prefix
-        if TREE:
-            cell = (token * fresh_keys)[:, None] + fresh
-            asked = (node < count)[:, None] & (fresh >= 0) & live[None, :]
-            allowed = tl.load(tree_ptr + cell, mask=asked, other=0) != 0
-            visible = visible & ((fresh < 0) | allowed | (fresh == (fresh_keys - count + node)[:, None]))
-        else:
-            visible = visible & (fresh <= node[:, None])
-    if PACK > 1:
-        visible = visible & (column_head[None, :] == own_head[:, None])
-    if PACK > 1 or not CLEAR:
-        scores = tl.where(visible, scores, float("-inf"))
-    new_top = tl.maximum(top, tl.max(scores, axis=1) * scale)
-    weights = tl.exp2(scores * scale - new_top[:, None])
-    shrink = tl.exp2(top - new_top)
-    total = total * shrink + tl.sum(weights, axis=1)
-    acc = acc * shrink[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
-    return acc, new_top, total
+    visible = visible_keys(
+        position, live, length, node, count, fresh_keys, token, own_head, tree_ptr,
+        PACK, BLOCK_N, TREE, CLEAR, False,
+    )  # fmt: skip
+    return attend(state, q, keys, values, visible, scale, CLEAR and PACK == 1, UPCAST)
 
 
 @jit(
@@ -102,38 +68,37 @@ def _attention_tile(
     HEADS: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr, D: tl.constexpr, D_P: tl.constexpr,
     PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EVEN: tl.constexpr,
     TREE: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr, MERGED: tl.constexpr, TAKEN: tl.constexpr,
-    UPCAST: tl.constexpr, PDL: tl.constexpr,
+    HELD: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     # Grid: (query tiles * blocks of PACK KV heads, requests, splits): the heads of a position lie side by
     # side and are read at the same time; programs without work come last. Tile rows: query tokens x heads of
     # a block; tile columns: positions x KV heads of a block. scale includes log2(e). EVEN: every request has
-    # `width` tokens. MERGED, TAKEN: rows of a tile and splits that the merge reads at once.
-    enter(PDL)
+    # `width` tokens. MERGED, TAKEN: rows of a tile and splits that the merge reads at once. HELD: the first
+    # block's keys of the prefix are read before the wait (not with WINDOW).
     lines: tl.constexpr = GROUP * PACK  # of a token
     blocks: tl.constexpr = HEADS // lines
+    step: tl.constexpr = BLOCK_N // PACK  # positions of a block
     request = tl.program_id(1)
     split = tl.program_id(2)
     block = tl.program_id(0) % blocks
     place = tl.program_id(0) // blocks
-    length = tl.load(lens_ptr + request)  # all of these travel at once: no branch stands between them
-    table_at = tl.load(rows_ptr + request).to(tl.int64) * table_row
+    # What describes the batch was written three kernels in front or earlier: see kernels.launch.enter.
+    length = tl.load(lens_ptr + request, cache_modifier=".cg")  # these travel at once: no branch is between
+    table = table_ptr + tl.load(rows_ptr + request, cache_modifier=".cg").to(tl.int64) * table_row
     first = request * width
     count = width
     if not EVEN:
-        first = tl.load(start_ptr + request)
-        count = tl.load(start_ptr + request + 1) - first
+        first = tl.load(start_ptr + request, cache_modifier=".cg")
+        count = tl.load(start_ptr + request + 1, cache_modifier=".cg") - first
     tile = (tl.num_programs(0) // blocks - 1 - place) * BLOCK_M  # the longest first
     row = tile + tl.arange(0, BLOCK_M)
     node = row // lines
     head = block * lines + row % lines
+    own_head = row % lines // GROUP
     token = (first + node).to(tl.int64)
     d = tl.arange(0, D_P)
-    q_mask = (node < count)[:, None] & (d < D)[None, :]
-    q = tl.load(q_ptr + (token * q_token + head * q_head)[:, None] + d[None, :], mask=q_mask, other=0.0)
-    if tile >= count * lines:
-        return
+    strides = (pool_slot, pool_head)
 
-    step: tl.constexpr = BLOCK_N // PACK  # positions of a block
     fresh_keys = count  # keys behind the prefix; the pass's own tokens are the last of them
     if WINDOW:
         fresh_keys = window
@@ -142,43 +107,68 @@ def _attention_tile(
     if SPLIT:
         chunk = split_keys(reach, splits, least, step)
     begin = split * chunk
-    if begin >= reach:
-        return
-
-    if UPCAST:
-        q = q.to(tl.float32)
-    acc = tl.full((BLOCK_M, D_P), 0.0, tl.float32)
-    top = tl.full((BLOCK_M,), -1e30, tl.float32)  # finite: where nothing is visible, inf - inf must not arise
-    total = tl.full((BLOCK_M,), 0.0, tl.float32)
-
     end = tl.minimum(reach, begin + chunk)
     clear = length  # keys that every row of this tile sees
     if not TREE:
         clear = length + tile // lines + 1
         end = tl.minimum(end, length + (tile + BLOCK_M - 1) // lines + 1)
-    clear = begin + tl.maximum(tl.minimum(clear, end) - begin, 0) // step * step
     paged = end  # keys from here on do not lie in the pages
     if WINDOW:
         paged = tl.minimum(end, length)
-    table = table_ptr + table_at
-    page = _pages(table, begin, paged, PACK, PAGE, BLOCK_N)
+    page = pages(table, begin, paged, PACK, PAGE, BLOCK_N, True)
+    at = begin
+    if HELD:
+        at = begin + step
+        position, live = places(begin, end, PACK, BLOCK_N)
+        lane = lanes(page.to(tl.int64) * PAGE + position % PAGE, block, strides, PACK, D_P, BLOCK_N)
+        loaded = within(live & (position < length), D, D_P)
+        keys = tl.load(k_ptr + lane, mask=loaded, other=0.0, cache_modifier=".cg")
+        values = tl.load(v_ptr + lane, mask=loaded, other=0.0, cache_modifier=".cg")
+        visible = visible_keys(
+            position, live, length, node, count, fresh_keys, token, own_head, tree_ptr,
+            PACK, BLOCK_N, TREE, False, True,
+        )  # fmt: skip
+        page = pages(table, at, paged, PACK, PAGE, BLOCK_N, True)
+        if PDL and at < paged:  # the next block is not waited for yet: its lines may come nearer
+            slot = page.to(tl.int64) * PAGE + (at + tl.arange(0, BLOCK_N) // PACK) % PAGE
+            ask(k_ptr, slot, block, strides, PACK, D_P, BLOCK_N)
+            ask(v_ptr, slot, block, strides, PACK, D_P, BLOCK_N)
+    enter(PDL)
+
+    if tile >= count * lines or begin >= reach:
+        return
+    if HELD and at > length:  # the kernel in front wrote some of the block's keys
+        loaded = within(live & (position >= length), D, D_P)
+        keys = tl.load(k_ptr + lane, mask=loaded, other=keys)
+        values = tl.load(v_ptr + lane, mask=loaded, other=values)
+    q_mask = (node < count)[:, None] & (d < D)[None, :]
+    q = tl.load(q_ptr + (token * q_token + head * q_head)[:, None] + d[None, :], mask=q_mask, other=0.0)
+    if UPCAST:
+        q = q.to(tl.float32)
+    acc = tl.full((BLOCK_M, D_P), 0.0, tl.float32)
+    top = tl.full((BLOCK_M,), -1e30, tl.float32)  # finite: where nothing is visible, inf - inf must not arise
+    total = tl.full((BLOCK_M,), 0.0, tl.float32)
+    if HELD:
+        acc, top, total = attend((acc, top, total), q, keys, values, visible, scale, False, UPCAST)
+
+    clear = at + tl.maximum(tl.minimum(clear, end) - at, 0) // step * step
     if EVEN and not WINDOW:  # few queries wait for memory: masks cost nothing, a loop more costs its latency
-        clear = begin
+        clear = at
     else:
-        for at in range(begin, clear, step):
+        for now in range(at, clear, step):
             # One block ahead: keys whose address comes from a load of the same turn could not be prefetched.
-            later = _pages(table, at + step, paged, PACK, PAGE, BLOCK_N)
+            later = pages(table, now + step, paged, PACK, PAGE, BLOCK_N, False)
             acc, top, total = _take_block(
-                acc, top, total, q, page, at, end, length, request, node, count, fresh_keys, token,
-                row % lines // GROUP, block, k_ptr, v_ptr, tree_ptr, window_ptr, scale, pool_slot, pool_head,
+                (acc, top, total), q, page, now, end, length, request, node, count, fresh_keys, token,
+                own_head, block, k_ptr, v_ptr, tree_ptr, window_ptr, scale, strides,
                 PACK, D, D_P, PAGE, BLOCK_N, TREE, WINDOW, UPCAST, True,
             )  # fmt: skip
             page = later
-    for at in tl.range(clear, end, step, num_stages=1 if WINDOW else None):
-        later = _pages(table, at + step, paged, PACK, PAGE, BLOCK_N)
+    for now in tl.range(clear, end, step, num_stages=1 if WINDOW else None):
+        later = pages(table, now + step, paged, PACK, PAGE, BLOCK_N, False)
         acc, top, total = _take_block(
-            acc, top, total, q, page, at, end, length, request, node, count, fresh_keys, token,
-            row % lines // GROUP, block, k_ptr, v_ptr, tree_ptr, window_ptr, scale, pool_slot, pool_head,
+            (acc, top, total), q, page, now, end, length, request, node, count, fresh_keys, token,
+            own_head, block, k_ptr, v_ptr, tree_ptr, window_ptr, scale, strides,
             PACK, D, D_P, PAGE, BLOCK_N, TREE, WINDOW, UPCAST, False,
         )  # fmt: skip
         page = later
@@ -224,7 +214,7 @@ def launch(
         HEADS=heads, GROUP=heads // kv_heads, PACK=tile.heads, D=dim, D_P=padded, PAGE=page_size,
         BLOCK_M=tile.rows, BLOCK_N=tile.keys, EVEN=batch.width > 0, TREE=tree is not None,
         WINDOW=window is not None, SPLIT=partial is not None, MERGED=merged, TAKEN=taken,
-        UPCAST=INTERPRETED,  # bf16 arithmetic is wrong there, without a word
+        HELD=tile.held and window is None, UPCAST=INTERPRETED,  # bf16 arithmetic is wrong there, without a word
         num_warps=tile.warps, num_stages=tile.stages, **tile.limits(), **dependent(tile.dependent),
     )  # fmt: skip
     return out

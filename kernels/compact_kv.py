@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import INTERPRETED, jit, power_of_two, warps_for
+from kernels.launch import INTERPRETED, dependent, enter, jit, power_of_two, warps_for
 
 _GPU_ELEMENTS = 4096  # of a tile: all nodes of a window times a part of their elements
 
@@ -24,9 +24,10 @@ _GPU_ELEMENTS = 4096  # of a tile: all nodes of a window times a part of their e
 @jit
 def _compact_kv(
     address_ptr, slots_ptr, index_ptr, like_ptr, slots_row, index_row,
-    W: tl.constexpr, W_P: tl.constexpr, E: tl.constexpr, BLOCK: tl.constexpr,
+    W: tl.constexpr, W_P: tl.constexpr, E: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     # Grid: (requests, buffers, blocks of E). A program holds its part of all nodes before it writes any.
+    enter(PDL)
     request = tl.program_id(0).to(tl.int64)
     node = tl.arange(0, W_P)
     source = tl.load(index_ptr + request * index_row + node, mask=node < W, other=-1)
@@ -61,7 +62,7 @@ class Buffers:
         return cls(tuple(tensors), addresses)
 
 
-def compact_kv(buffers: Buffers, slots: Tensor, accept_index: Tensor) -> None:
+def compact_kv(buffers: Buffers, slots: Tensor, accept_index: Tensor, *, early: bool = False) -> None:
     """Copy what slots[b, accept_index[b, j]] holds to slots[b, j], for every j with accept_index >= 0.
 
     slots: int64 [B, W], of each request's window; accept_index: int32 [B, W]; both with a contiguous last
@@ -77,5 +78,5 @@ def compact_kv(buffers: Buffers, slots: Tensor, accept_index: Tensor) -> None:
         block = min(block, max(16, _GPU_ELEMENTS // side))
     _compact_kv[(batch, len(buffers.tensors), triton.cdiv(elements, block))](
         buffers.addresses, slots, accept_index, like, slots.stride(0), accept_index.stride(0),
-        W=width, W_P=side, E=elements, BLOCK=block, num_warps=warps_for(side * block),
+        W=width, W_P=side, E=elements, BLOCK=block, num_warps=warps_for(side * block), **dependent(early),
     )  # fmt: skip

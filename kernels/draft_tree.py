@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.batch import ROOT as _ROOT
-from kernels.launch import INTERPRETED, jit, power_of_two, warps_for
+from kernels.launch import INTERPRETED, dependent, enter, jit, power_of_two, warps_for
 
 ROOT: tl.constexpr = tl.constexpr(_ROOT)
 NOWHERE: tl.constexpr = tl.constexpr(1 << 30)  # an index past every candidate
@@ -26,9 +26,10 @@ _GPU_BLOCK = 256
 def _next_level(
     tokens_ptr, scores_ptr, parent_ptr, survivors_ptr, new_ptr, logprob_ptr,
     out_tokens_ptr, out_scores_ptr, out_parent_ptr, before, survivors_row,
-    K: tl.constexpr, ADDED: tl.constexpr, BLOCK: tl.constexpr,
+    K: tl.constexpr, ADDED: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     # Grid: (requests, blocks of candidates). before: candidates there are, 0 at the first level.
+    enter(PDL)
     request = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     old = place < before
@@ -64,8 +65,10 @@ def _front(
     survivors_ptr, ids_ptr, source_ptr, positions_ptr, slots_ptr, own_seen_ptr,
     candidates, first_scratch, scratch, depth,
     K: tl.constexpr, K_P: tl.constexpr, KK_P: tl.constexpr, SEEN_P: tl.constexpr, FIRST: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     # Grid: (requests,). The last K * K candidates are the children of the level before; FIRST: the K of it.
+    enter(PDL)
     request = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, K_P)
     real = lane < K
@@ -106,9 +109,10 @@ def _front(
 @jit(do_not_specialize=["root_ptr", "candidates"])
 def _keep_best(
     tokens_ptr, scores_ptr, parent_ptr, root_ptr, out_tokens_ptr, out_parent_ptr, candidates,
-    N: tl.constexpr, N_P: tl.constexpr, C_P: tl.constexpr,
+    N: tl.constexpr, N_P: tl.constexpr, C_P: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     # Grid: (requests,). Kept candidates stand in the order of their indices, behind the root.
+    enter(PDL)
     request = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, C_P)
     open_ = place < candidates
@@ -132,8 +136,9 @@ def _keep_best(
 
 
 def next_level(
-    tokens: Tensor, scores: Tensor, parent: Tensor, survivors: Tensor, new: Tensor, logprobs: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+    tokens: Tensor, scores: Tensor, parent: Tensor, survivors: Tensor, new: Tensor, logprobs: Tensor, *,
+    early: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Candidates int32, fp32, int64 [B, C], contiguous, and what is added: K children, new int32 and logprobs
     fp32 [B, S, K], contiguous, of each of the survivors int64 [B, S], last axis contiguous; with C = 0 the
     first level, S = 1. Returns all of them, [B, C + S * K] each."""
@@ -145,14 +150,14 @@ def next_level(
         block = power_of_two(total) if INTERPRETED else _GPU_BLOCK
         _next_level[(batch, triton.cdiv(total, block))](
             tokens, scores, parent, survivors, new, logprobs, *made, before, survivors.stride(0),
-            K=new.shape[2], ADDED=added, BLOCK=block, num_warps=warps_for(block),
+            K=new.shape[2], ADDED=added, BLOCK=block, num_warps=warps_for(block), **dependent(early),
         )  # fmt: skip
     return made
 
 
 def front(
     tokens: Tensor, scores: Tensor, seen: Tensor | None, rows: Tensor, start: Tensor, topk: int,
-    first_scratch: int, scratch: int,
+    first_scratch: int, scratch: int, *, early: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Who is continued next: the first level's K, or the best K of the K * K last candidates, int32 and fp32
     [B, C], contiguous. seen: bool [B, K, M] of the level before, contiguous, None at the first.
@@ -175,14 +180,14 @@ def front(
             survivors, ids, source, positions, slots, own.view(torch.uint8),
             candidates, first_scratch, scratch, before // topk,
             K=topk, K_P=side, KK_P=power_of_two(topk * topk), SEEN_P=width, FIRST=seen is None,
-            num_warps=warps_for(side * width),
+            num_warps=warps_for(side * width), **dependent(early),
         )  # fmt: skip
     return survivors, ids, source, positions, slots, own
 
 
 def keep_best(
-    tokens: Tensor, scores: Tensor, parent: Tensor, root: Tensor, count: int
-) -> tuple[Tensor, Tensor]:
+    tokens: Tensor, scores: Tensor, parent: Tensor, root: Tensor, count: int, *, early: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(tokens, parent) int32 [B, count + 1] of the tree of root, int32 [B], and the best candidates, of
     equals the earlier: int32, fp32, int64 [B, C], contiguous, no score not a number, C at least count."""
     batch, candidates = tokens.shape
@@ -191,6 +196,6 @@ def keep_best(
         size = power_of_two(candidates)
         _keep_best[(batch,)](
             tokens, scores, parent, root, kept, above, candidates,
-            N=count, N_P=power_of_two(count), C_P=size, num_warps=warps_for(size),
+            N=count, N_P=power_of_two(count), C_P=size, num_warps=warps_for(size), **dependent(early),
         )  # fmt: skip
     return kept, above

@@ -11,14 +11,16 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import jit, power_of_two
+from kernels.launch import dependent, enter, jit, power_of_two
 
 
 @jit(do_not_specialize=["row_stride", "places"])
 def _ngram_corpus(
     table_ptr, rows_ptr, lens_ptr, corpus_ptr, order_ptr, length_ptr, end_ptr, row_stride, places,
     ROUNDS: tl.constexpr, S: tl.constexpr, MIN: tl.constexpr, MAX: tl.constexpr, MAX_P: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
+    enter(PDL)
     request = tl.program_id(0).to(tl.int64)
     last = tl.load(lens_ptr + request)
     line = table_ptr + tl.load(rows_ptr + request) * row_stride
@@ -49,7 +51,7 @@ def _ngram_corpus(
 
 def ngram_corpus(
     table: Tensor, rows: Tensor, lens: Tensor, corpus: Tensor, order: Tensor,
-    *, min_match: int, max_match: int, neighbours: int,
+    *, min_match: int, max_match: int, neighbours: int, early: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(length int32 [B, S], end int64 [B, S]): the `neighbours` places (a power of two) around where each
     row's context sorts in, and how many tokens of context they share, 0 below min_match.
@@ -65,6 +67,6 @@ def ngram_corpus(
         _ngram_corpus[(batch,)](
             table, rows, lens, corpus, order, length, end, table.stride(0), places,
             ROUNDS=places.bit_length(), S=neighbours, MIN=min_match, MAX=max_match,
-            MAX_P=power_of_two(max_match), num_warps=1,
+            MAX_P=power_of_two(max_match), num_warps=1, **dependent(early),
         )  # fmt: skip
     return length, end

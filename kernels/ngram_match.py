@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import INTERPRETED, INTERPRETED_TILE, jit, power_of_two
+from kernels.launch import INTERPRETED, INTERPRETED_TILE, dependent, enter, jit, power_of_two
 
 _GPU_BLOCK = 512
 LONGEST, COUNT, COMMON = 0, 1, 2  # what a launch of _ngram_match looks for
@@ -24,8 +24,9 @@ LONGEST, COUNT, COMMON = 0, 1, 2  # what a launch of _ngram_match looks for
 def _ngram_match(
     table_ptr, rows_ptr, lens_ptr, drafted_ptr, best_ptr, common_ptr, votes_ptr, row_stride, vocab,
     FIND: tl.constexpr, BRANCH: tl.constexpr, K: tl.constexpr, D: tl.constexpr,
-    MIN: tl.constexpr, MAX: tl.constexpr, BLOCK: tl.constexpr,
+    MIN: tl.constexpr, MAX: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    enter(PDL)
     request = tl.program_id(0).to(tl.int64)
     line = table_ptr + tl.load(rows_ptr + request) * row_stride
     last = tl.load(lens_ptr + request)
@@ -59,8 +60,9 @@ def _ngram_match(
 @jit(do_not_specialize=["row_stride", "best_ptr", "place_ptr"])
 def _ngram_continue(
     table_ptr, rows_ptr, lens_ptr, best_ptr, place_ptr, length_ptr, drafted_ptr, row_stride,
-    BRANCH: tl.constexpr, K: tl.constexpr, D: tl.constexpr, D_P: tl.constexpr,
+    BRANCH: tl.constexpr, K: tl.constexpr, D: tl.constexpr, D_P: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    enter(PDL)
     request = tl.program_id(0).to(tl.int64)
     line = table_ptr + tl.load(rows_ptr + request) * row_stride
     last = tl.load(lens_ptr + request)
@@ -76,7 +78,7 @@ def _ngram_continue(
 
 def ngram_match(
     table: Tensor, rows: Tensor, lens: Tensor, reach: int,
-    *, min_match: int, max_match: int, branches: int, depth: int, vocab_size: int | None,
+    *, min_match: int, max_match: int, branches: int, depth: int, vocab_size: int | None, early: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The K best continuations of each row's known tokens: (length int32 [B, K], tokens int32 [B, K, D]).
 
@@ -101,11 +103,11 @@ def ngram_match(
             _ngram_match[grid](
                 table, rows, lens, drafted, best, common, votes, table.stride(0), vocab_size or 0,
                 FIND=stage, BRANCH=branch, K=branches, D=depth, MIN=min_match, MAX=max_match, BLOCK=block,
-                num_warps=4,
+                num_warps=4, **dependent(early),
             )  # fmt: skip
         place = best if vocab_size is None else common
         _ngram_continue[(batch,)](
             table, rows, lens, best, place, length, drafted, table.stride(0),
-            BRANCH=branch, K=branches, D=depth, D_P=power_of_two(depth), num_warps=1,
+            BRANCH=branch, K=branches, D=depth, D_P=power_of_two(depth), num_warps=1, **dependent(early),
         )  # fmt: skip
     return length, drafted

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from engine.batch import ABSENT as _ABSENT
 from engine.batch import ROOT as _ROOT
-from kernels.launch import INTERPRETED, jit, power_of_two, tile_rows, warps_for
+from kernels.launch import INTERPRETED, dependent, enter, jit, power_of_two, tile_rows, warps_for
 
 _GPU_ROWS = 128  # of a program that only gathers
 ABSENT: tl.constexpr = tl.constexpr(_ABSENT)
@@ -28,7 +28,9 @@ def _ngram_tree(
     root_ptr, found_ptr, length_ptr, rows_ptr, first_ptr, streak_ptr, tokens_ptr, parent_ptr, signal_ptr,
     batch, found_row, length_row,
     W: tl.constexpr, W_P: tl.constexpr, D: tl.constexpr, SHIFT: tl.constexpr, ROWS: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
+    enter(PDL)
     request = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     real = request < batch
     node = tl.arange(0, W_P)[None, :]
@@ -52,8 +54,10 @@ def _ngram_tree(
 
 @jit(do_not_specialize=["batch", "rows_ptr", "emitted_row"])
 def _ngram_streak(
-    emitted_ptr, rows_ptr, first_ptr, streak_ptr, batch, emitted_row, MOST: tl.constexpr, ROWS: tl.constexpr
-):
+    emitted_ptr, rows_ptr, first_ptr, streak_ptr, batch, emitted_row, MOST: tl.constexpr,
+    ROWS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    enter(PDL)
     request = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     real = request < batch
     row = tl.load(rows_ptr + request, mask=real, other=0)
@@ -65,7 +69,7 @@ def _ngram_streak(
 
 def ngram_tree(
     root: Tensor, found: Tensor, length: Tensor, rows: Tensor, first: Tensor, streak: Tensor, width: int,
-    shift: int,
+    shift: int, *, early: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """(tokens, parent int32 [B, W], signal int32 [B] = length + (streak << shift)) of continuations: the best
     one first and whole, then the next as far as it fits; missing tokens are absent nodes.
@@ -84,16 +88,20 @@ def ngram_tree(
             root, found, length, rows, first, streak, tokens, parent, signal,
             batch, found.stride(0), length.stride(0),
             W=width, W_P=side, D=depth, SHIFT=shift, ROWS=tile, num_warps=warps_for(tile * side),
+            **dependent(early),
         )  # fmt: skip
     return tokens, parent, signal
 
 
-def ngram_streak(emitted: Tensor, rows: Tensor, first: Tensor, streak: Tensor, most: int) -> None:
+def ngram_streak(
+    emitted: Tensor, rows: Tensor, first: Tensor, streak: Tensor, most: int, *, early: bool = False
+) -> None:
     """Counts in `streak` int32 [R], up to `most`, how often in a row emitted[:, 0] was what `first` int32 [R]
     held: emitted int32 [B, W]; rows int64 [B]."""
     batch = rows.shape[0]
     if batch:
         tile = power_of_two(batch) if INTERPRETED else _GPU_ROWS
         _ngram_streak[(triton.cdiv(batch, tile),)](
-            emitted, rows, first, streak, batch, emitted.stride(0), MOST=most, ROWS=tile, num_warps=4
-        )
+            emitted, rows, first, streak, batch, emitted.stride(0), MOST=most, ROWS=tile, num_warps=4,
+            **dependent(early),
+        )  # fmt: skip

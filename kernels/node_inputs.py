@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.batch import ABSENT as _ABSENT
-from kernels.launch import INTERPRETED, jit, power_of_two, tile_rows, warps_for
+from kernels.launch import INTERPRETED, dependent, enter, jit, power_of_two, tile_rows, warps_for
 
 _GPU_ROWS = 128  # of a program that only gathers
 _ALIGNED = 4  # int32 in 16 bytes: kernels are compiled anew for pointers that are not so aligned
@@ -25,8 +25,10 @@ ABSENT: tl.constexpr = tl.constexpr(_ABSENT)
 
 @jit(do_not_specialize=["batch", "rows_ptr"])
 def _opening(
-    rows_ptr, lens_ptr, tokens_ptr, out_len_ptr, out_token_ptr, batch, tokens_row, ROWS: tl.constexpr
-):
+    rows_ptr, lens_ptr, tokens_ptr, out_len_ptr, out_token_ptr, batch, tokens_row, ROWS: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    enter(PDL)
     request = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     real = request < batch
     row = tl.load(rows_ptr + request, mask=real, other=0)
@@ -39,8 +41,9 @@ def _opening(
 @jit(do_not_specialize=["batch", "padded", "rows_ptr", "start_ptr"])
 def _chain_places(
     start_ptr, rows_ptr, table_ptr, lens_ptr, positions_ptr, slots_ptr, batch, padded, table_row,
-    STEPS: tl.constexpr, STEPS_P: tl.constexpr, PAGE: tl.constexpr, ROWS: tl.constexpr,
+    STEPS: tl.constexpr, STEPS_P: tl.constexpr, PAGE: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    enter(PDL)
     request = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     real = request < batch
     step = tl.arange(0, STEPS_P)[None, :]
@@ -60,8 +63,9 @@ def _node_inputs(
     tokens_ptr, parent_ptr, depth_ptr, start_ptr, rows_ptr, most_ptr, table_ptr,
     ids_ptr, positions_ptr, slots_ptr, present_ptr, batch, tokens_row, parent_row, table_row,
     W: tl.constexpr, W_P: tl.constexpr, PAGE: tl.constexpr, TREE: tl.constexpr, LIMIT: tl.constexpr,
-    ROWS: tl.constexpr,
+    ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    enter(PDL)
     request = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     real = request < batch
     node = tl.arange(0, W_P)[None, :]
@@ -84,7 +88,7 @@ def _node_inputs(
         tl.store(present_ptr + cell, tl.where(depth > most, ABSENT, parent), mask=inside)
 
 
-def opening(rows: Tensor, seq_lens: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+def opening(rows: Tensor, seq_lens: Tensor, tokens: Tensor, *, early: bool = False) -> tuple[Tensor, Tensor]:
     """rows: int64 [B]; seq_lens: int32 [R]; tokens: int32 [R, C]. Returns (length, the token there), int32
     [B] each."""
     batch = rows.shape[0]
@@ -92,14 +96,15 @@ def opening(rows: Tensor, seq_lens: Tensor, tokens: Tensor) -> tuple[Tensor, Ten
     if batch:
         tile = power_of_two(batch) if INTERPRETED else _GPU_ROWS
         _opening[(triton.cdiv(batch, tile),)](
-            rows, seq_lens, tokens, lens, last, batch, tokens.stride(0), ROWS=tile, num_warps=4
-        )
+            rows, seq_lens, tokens, lens, last, batch, tokens.stride(0), ROWS=tile, num_warps=4,
+            **dependent(early),
+        )  # fmt: skip
     return lens, last
 
 
 def chain_places(
-    start: Tensor, rows: Tensor, page_table: Tensor, page_size: int, steps: int
-) -> tuple[Tensor, Tensor, Tensor]:
+    start: Tensor, rows: Tensor, page_table: Tensor, page_size: int, steps: int, *, early: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """start: int32 [B]; rows: int64 [B]; page_table: int32 [R, P]. Returns (start + i int32, the same as
     positions int64, their KV slots int64), [steps, B] each, of which every row starts aligned."""
     batch = rows.shape[0]
@@ -112,6 +117,7 @@ def chain_places(
         _chain_places[(triton.cdiv(batch, tile),)](
             start, rows, page_table, lens, positions, slots, batch, padded, page_table.stride(0),
             STEPS=steps, STEPS_P=side, PAGE=page_size, ROWS=tile, num_warps=warps_for(tile * side),
+            **dependent(early),
         )  # fmt: skip
     return lens[:, :batch], positions[:, :batch], slots[:, :batch]
 
@@ -126,7 +132,7 @@ class Limit:
 
 def node_inputs(
     tokens: Tensor, depth: Tensor | None, start: Tensor, rows: Tensor, page_table: Tensor, page_size: int,
-    limit: Limit | None = None,
+    limit: Limit | None = None, *, early: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """tokens: int32 [B, W], last axis contiguous; depth: int64 [B, W], contiguous, None for chains; start:
     int32 [B]; rows: int64 [B]; page_table: int32 [R, P]. Returns (ids, positions, slots), int64 [B * W], and
@@ -142,6 +148,6 @@ def node_inputs(
             tokens, parent, tokens if depth is None else depth, start, rows, most, page_table, *made, kept,
             batch, tokens.stride(0), parent.stride(0), page_table.stride(0),
             W=width, W_P=side, PAGE=page_size, TREE=depth is not None, LIMIT=limit is not None, ROWS=tile,
-            num_warps=warps_for(tile * side),
+            num_warps=warps_for(tile * side), **dependent(early),
         )  # fmt: skip
     return made[0], made[1], made[2], kept

@@ -31,15 +31,20 @@ def _rope_store(
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
     HEADS_P: tl.constexpr, KV_HEADS_P: tl.constexpr, HALF_P: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    enter(PDL)
     half: tl.constexpr = D // 2
     token = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     real = token < tokens
     d = tl.arange(0, HALF_P)
-    position = tl.load(positions_ptr + token, mask=real, other=0)
-    slot = tl.load(slots_ptr + token, mask=real, other=0).to(tl.int64)
+    # What describes the batch was written two kernels in front or earlier: see kernels.launch.enter.
+    position = tl.load(positions_ptr + token, mask=real, other=0, cache_modifier=".cg")
+    slot = tl.load(slots_ptr + token, mask=real, other=0, cache_modifier=".cg").to(tl.int64)
+    turn = position[:, None] * table_stride + d[None, :]
+    known = real[:, None] & (d < half)[None, :]
+    cos = tl.load(cos_ptr + turn, mask=known, other=0.0)[:, None, :]
+    sin = tl.load(sin_ptr + turn, mask=known, other=0.0)[:, None, :]
+    enter(PDL)
 
-    # All loads come first, those that wait for the position last: their latencies overlap.
+    # All loads come first: their latencies overlap.
     own = real[:, None, None] & (d < half)[None, None, :]
     head = tl.arange(0, HEADS_P)[None, :, None]
     inside = own & (head < HEADS)
@@ -56,10 +61,6 @@ def _rope_store(
     source = v_ptr + token[:, None, None] * v_stride + kv_lane
     v_low = tl.load(source, mask=kv_inside, other=0.0)
     v_high = tl.load(source + half, mask=kv_inside, other=0.0)
-    turn = position[:, None] * table_stride + d[None, :]
-    known = real[:, None] & (d < half)[None, :]
-    cos = tl.load(cos_ptr + turn, mask=known, other=0.0)[:, None, :]
-    sin = tl.load(sin_ptr + turn, mask=known, other=0.0)[:, None, :]
 
     pooled = slot[:, None, None] * pool_stride + kv_lane
     tl.store(v_pool_ptr + pooled, v_low, mask=kv_inside)

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.batch import ABSENT as _ABSENT
-from kernels.launch import jit, power_of_two, tile_rows, warps_for
+from kernels.launch import dependent, enter, jit, power_of_two, tile_rows, warps_for
 
 ABSENT: tl.constexpr = tl.constexpr(_ABSENT)
 
@@ -22,8 +22,9 @@ ABSENT: tl.constexpr = tl.constexpr(_ABSENT)
 def _silence(
     parent_ptr, start_ptr, rows_ptr, behind_ptr, present_ptr, signal_ptr, batch, longest, parent_row,
     W: tl.constexpr, W_P: tl.constexpr, MOST: tl.constexpr, LONG: tl.constexpr, BEHIND: tl.constexpr,
-    ROWS: tl.constexpr,
+    ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    enter(PDL)
     request = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     real = request < batch
     node = tl.arange(0, W_P)[None, :]
@@ -43,7 +44,7 @@ def _silence(
 
 def silence(
     parent: Tensor, start: Tensor, rows: Tensor, longest: int | None, behind: Tensor | None, most: int,
-    bits: tuple[int, int],
+    bits: tuple[int, int], *, early: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(parent int32 [B, W], signal int32 [B]): no drafts for requests with start above `longest`, which adds
     bits[0] to the signal, nor with behind[row] above `most`, which adds bits[1]; None: no such limit.
@@ -61,5 +62,6 @@ def silence(
             batch, 0 if longest is None else longest, parent.stride(0),
             W=width, W_P=side, MOST=most, LONG=0 if longest is None else bits[0],
             BEHIND=0 if behind is None else bits[1], ROWS=tile, num_warps=warps_for(tile * side),
+            **dependent(early),
         )  # fmt: skip
     return present, signal

@@ -12,14 +12,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import jit, power_of_two, tile_rows, warps_for
+from kernels.launch import dependent, enter, jit, power_of_two, tile_rows, warps_for
 
 
 @jit(do_not_specialize=["batch"])
 def _tree_geometry(
     parent_ptr, depth_ptr, mask_ptr, batch, parent_row,
-    W: tl.constexpr, W_P: tl.constexpr, ROWS: tl.constexpr,
+    W: tl.constexpr, W_P: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    enter(PDL)
     request = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     node = tl.arange(0, W_P)
     inside = (request < batch)[:, None] & (node < W)[None, :]
@@ -39,8 +40,9 @@ def _tree_geometry(
 @jit(do_not_specialize=["batch"])
 def _tree_paths(
     parent_ptr, tokens_ptr, depth_ptr, paths_ptr, batch, parent_row, tokens_row,
-    W: tl.constexpr, W_P: tl.constexpr, ROWS: tl.constexpr,
+    W: tl.constexpr, W_P: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    enter(PDL)
     request = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     node = tl.arange(0, W_P)
     inside = (request < batch)[:, None] & (node < W)[None, :]
@@ -57,7 +59,7 @@ def _tree_paths(
     tl.store(paths_ptr + cell[:, :, None] * (W - 1) + node[None, None, :], path, mask=square)
 
 
-def tree_geometry(parent: Tensor) -> tuple[Tensor, Tensor]:
+def tree_geometry(parent: Tensor, *, early: bool = False) -> tuple[Tensor, Tensor]:
     """parent: int32 [B, W], last axis contiguous, negative for the root and for absent nodes. Returns depth
     int64 [B, W] (0 at the root) and mask bool [B, W, W]: node i sees node j, an ancestor or itself."""
     batch, width = parent.shape
@@ -68,12 +70,12 @@ def tree_geometry(parent: Tensor) -> tuple[Tensor, Tensor]:
     side, rows = _tile(batch, width)
     _tree_geometry[(triton.cdiv(batch, rows),)](
         parent, depth, mask.view(torch.uint8), batch, parent.stride(0),
-        W=width, W_P=side, ROWS=rows, num_warps=warps_for(rows * side * side),
+        W=width, W_P=side, ROWS=rows, num_warps=warps_for(rows * side * side), **dependent(early),
     )  # fmt: skip
     return depth, mask
 
 
-def tree_paths(tokens: Tensor, parent: Tensor, depth: Tensor) -> Tensor:
+def tree_paths(tokens: Tensor, parent: Tensor, depth: Tensor, *, early: bool = False) -> Tensor:
     """int32 [B, W, D]: the drafted tokens from below the root to each node, in order, -1 padded.
 
     tokens, parent: int32 [B, W], last axis contiguous; depth: of `tree_geometry`.
@@ -85,7 +87,7 @@ def tree_paths(tokens: Tensor, parent: Tensor, depth: Tensor) -> Tensor:
     side, rows = _tile(batch, width)
     _tree_paths[(triton.cdiv(batch, rows),)](
         parent, tokens, depth, out, batch, parent.stride(0), tokens.stride(0),
-        W=width, W_P=side, ROWS=rows, num_warps=warps_for(rows * side * side),
+        W=width, W_P=side, ROWS=rows, num_warps=warps_for(rows * side * side), **dependent(early),
     )  # fmt: skip
     return out
 

@@ -12,13 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine import rules
-from engine.compose import Draft, compose_draft
+from engine.build import TARGET, target_class
+from engine.compose import Draft, Resolved, compose_draft
 from engine.conf_tree import conf_tree
 from engine.errors import UserError
 from engine.overrides import chosen_options
 from engine.provenance import config_hash
 from engine.sweeps.axes import Line, value_at
 from engine.sweeps.states import OK, REJECTED
+from engine.tasks.base import STDIN_TURNS
+from engine.workloads.single import STDIN
 
 ID_LENGTH = 12
 OUTPUT_PATHS = (("task", "output"),)  # where a run writes does not make it another run
@@ -98,7 +101,21 @@ def _cell(line: Line) -> Cell:
 
 
 def _problems(draft: Draft) -> list[str]:
-    return list(draft.problems) or rules.violations(draft.resolved)
+    resolved = draft.resolved
+    return list(draft.problems) or [*rules.violations(resolved), *_input_problems(resolved)]
+
+
+def _input_problems(resolved: Resolved) -> list[str]:
+    """A job of a sweep has no standard input, so nothing that waits for it can run."""
+    prompt, task = resolved.cfg.get("prompt"), resolved.cfg["task"]
+    if prompt == STDIN:
+        return ["prompt=- reads standard input, which a job of a sweep does not have; give the text itself"]
+    if prompt is None and getattr(target_class(task[TARGET]), "asks", None) == STDIN_TURNS:
+        return [
+            f"task={resolved.choices.get('task')} reads its turns from standard input, which a job of a sweep "
+            "does not have; use task=generate, or prompt=TEXT for a single turn"
+        ]
+    return []
 
 
 def _varying(cells: Sequence[Cell], lines: Sequence[Line]) -> list[str]:

@@ -29,6 +29,8 @@ EXIT_REFUSED = 1  # explain: the engine would not start
 EXIT_DIFFERENT = 1  # verify and replay: the outputs are not the same
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
+STDIN_TURNS = "standard input"  # Task.asks of a task that talks with whoever types
+
 Prompt = str | Sequence[int]
 
 

@@ -10,13 +10,22 @@ import importlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import TextIO
 
 from engine.build import choice
 from engine.errors import UserError
 from engine.params import SamplingParams
 from engine.runs import WORKLOAD, is_unicode, json_line
-from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, Outcome, Task, TaskContext, TextEngine
+from engine.tasks.base import (
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    STDIN_TURNS,
+    Outcome,
+    Task,
+    TaskContext,
+    TextEngine,
+)
 from engine.tasks.conversations import LiveText
 from engine.tasks.drive import Answer, Job, Watch, run_jobs
 from engine.tasks.generate import record_engine
@@ -33,7 +42,7 @@ HELP = "/reset forgets the conversation, /quit (or end of input) leaves; Ctrl-C 
 class Chat(Task):
     """Each line is a turn, its answer streams. Without room, the oldest turns are dropped with a notice."""
 
-    asks = "standard input"
+    asks = STDIN_TURNS
 
     @dataclass(frozen=True)
     class Config(Task.Config):
@@ -53,16 +62,19 @@ class Chat(Task):
             )
         if context.config.get("prompt") == STDIN:
             raise UserError("task=chat reads its turns from standard input anyway: leave prompt=- out")
+        turns = waited_for(context)
         engine = context.make_engine(context.config)
         try:
             if not engine.tokenizer.chat_template:
                 raise UserError("this model has no chat template, so it cannot chat; use task=generate")
             record_engine(context, engine)
-            return self._talk(context, engine, params)
+            return self._talk(context, engine, params, turns)
         finally:
             engine.close()
 
-    def _talk(self, context: TaskContext, engine: TextEngine, params: SamplingParams) -> Outcome:
+    def _talk(
+        self, context: TaskContext, engine: TextEngine, params: SamplingParams, turns: Iterator[str]
+    ) -> Outcome:
         history = History(
             engine.tokenizer.encode_chat, engine.max_context, params.max_tokens, self._config.system
         )
@@ -70,7 +82,7 @@ class Chat(Task):
         with folder.open_lines() as out, folder.open_lines(WORKLOAD) as asked:
             talk = _Talk(context, engine, params, history, out)
             try:
-                for line in read_turns(context):
+                for line in turns:
                     asked.write(json_line({"prompt": line}))
                     if talk.command(line) or talk.answer(line):
                         continue
@@ -135,18 +147,35 @@ class _Talk:
         print(f"[{text}]", file=self.context.stderr, flush=True)
 
 
+def waited_for(context: TaskContext) -> Iterator[str]:
+    """The turns. Through a pipe the first is read here, so that no model is loaded for an empty one."""
+    turns = read_turns(context)
+    return turns if _at_terminal(context) else chain(list(islice(turns, 1)), turns)
+
+
+def _at_terminal(context: TaskContext) -> bool:
+    return context.stdin is sys.stdin and sys.stdin.isatty()
+
+
 def read_turns(context: TaskContext) -> Iterator[str]:
-    """User lines: `prompt=` first if given, then standard input until /quit or its end."""
+    """User lines: `prompt=` first if given, then standard input until /quit or its end. UserError for a pipe
+    that holds nothing at all."""
     first = context.config.get("prompt")
     if first is not None:
         yield str(first)
-    terminal = context.stdin is sys.stdin and sys.stdin.isatty()
+    terminal, asked = _at_terminal(context), first is not None
     if terminal:
         with contextlib.suppress(ImportError):
             importlib.import_module("readline")  # line editing and history for input()
         print(f"[{HELP}]", file=context.stderr, flush=True)
     while True:
         line = _terminal_line() if terminal else _piped_line(context.stdin)
+        if line is None and not (terminal or asked):
+            raise UserError(
+                "task=chat reads its turns from standard input, and that is empty or closed: type at a "
+                "terminal, pipe lines in, give prompt=TEXT, or use task=generate"
+            )
+        asked = True
         if line is None or line.strip() in ("/quit", "/exit"):
             return
         yield line

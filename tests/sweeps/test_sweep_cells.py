@@ -185,3 +185,18 @@ def test_settings_on_the_command_line_win():
     config = load_study("smoke", ["sweep.timeout=7", "sweep.better=lower"]).config
     assert (config.timeout, config.better) == (7.0, "lower")
     assert config.baseline == ("spec=none",)
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (("task=chat", "spec=none,ngram"), "task=chat reads its turns from standard input, which a job"),
+        (("prompt=-", "spec=none,ngram"), "prompt=- reads standard input, which a job of a sweep"),
+    ],
+)
+def test_nothing_that_waits_for_standard_input_is_started(lines: tuple[str, ...], words: str) -> None:
+    assert words in refusal("model=tiny", "device=cpu", *lines)
+
+
+def test_a_chat_of_one_turn_needs_no_standard_input() -> None:
+    assert [cell.verdict for cell in cells("model=tiny", "device=cpu", "task=chat", "prompt=hi")] == [OK]

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,20 @@ def test_what_was_typed_is_saved_for_a_replay(tmp_path: Path) -> None:
 def test_settings_that_cannot_work_are_refused(tmp_path: Path, override: str, word: str) -> None:
     with pytest.raises(UserError, match=word):
         chat(tmp_path, FakeEngine(), "a\n", override)
+
+
+def test_an_empty_pipe_is_said_before_a_model_is_loaded(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    context = replace(
+        context_of(tmp_path, engine, stdin=""), make_engine=lambda config: pytest.fail("loaded")
+    )
+    with pytest.raises(UserError, match="standard input, and that is empty or closed: .*prompt=TEXT"):
+        run_task(Chat(Chat.Config()), context, "text")
+
+
+def test_an_empty_pipe_after_a_prompt_is_the_end_of_a_conversation_of_one_turn(tmp_path: Path) -> None:
+    code, _, rows = chat(tmp_path, FakeEngine(spell("sure")), "", "prompt=one")
+    assert (code, [row["prompt"] for row in rows]) == (EXIT_OK, ["one"])
 
 
 def test_json_keeps_stdout_for_the_object(tmp_path: Path) -> None:
