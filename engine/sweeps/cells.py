@@ -112,8 +112,8 @@ def _input_problems(resolved: Resolved) -> list[str]:
         return ["prompt=- reads standard input, which a job of a sweep does not have; give the text itself"]
     if prompt is None and getattr(target_class(task[TARGET]), "asks", None) == STDIN_TURNS:
         return [
-            f"task={resolved.choices.get('task')} reads its turns from standard input, which a job of a sweep "
-            "does not have; use task=generate, or prompt=TEXT for a single turn"
+            f"task={resolved.choices.get('task')} reads its turns from standard input, which a job of a "
+            "sweep does not have; use task=generate, or prompt=TEXT for a single turn"
         ]
     return []
 
