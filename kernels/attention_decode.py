@@ -40,7 +40,8 @@ def _tile(
     q: Tensor, kv_heads: int, batch: ForwardBatch, positions: int, tiles: Tiles, plan: SplitPlan
 ) -> Tile:
     if not INTERPRETED:
-        rows, crowded = batch.max_query * (q.shape[1] // kv_heads), plan.crowded(batch.size, kv_heads)
-        return tiles.decoding(rows, crowded=crowded)
+        rows = batch.max_query * (q.shape[1] // kv_heads)
+        few = plan.few(batch.size, batch.max_query, q.shape[1], kv_heads)
+        return tiles.decoding(rows, crowded=plan.crowded(batch.size, kv_heads), few=few)
     rows = batch.max_query * q.shape[1]  # all heads in one tile
     return interpreted_tile(rows, q.shape[2], positions + fresh_window(batch), kv_heads)

@@ -58,6 +58,10 @@ class SplitPlan:
         """Whether decode tiles of so many requests queue for the device several times over."""
         return requests * kv_heads > _CROWD * self.programs
 
+    def few(self, requests: int, width: int, heads: int, kv_heads: int) -> bool:
+        """Whether tiles of a pass leave room for several splits of each."""
+        return self.programs // self._tiles(requests, width, heads, kv_heads) >= _LONG_SPLITS
+
     def prompt_splits(self, requests: int, tokens: int, heads: int, kv_heads: int, positions: int) -> Splits:
         """The same for a prefill pass whose longest request has `tokens`: a few behind a long prefix leave
         most of the device idle."""

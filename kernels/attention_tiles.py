@@ -47,26 +47,29 @@ class Tiles:
     """The largest tile of either kind of pass on one device. narrow: smaller ones first, of decode passes
     whose rows fit, where they are not `decode` with fewer rows. crowded: instead of the first of those where
     a pass has many times more tiles than run at once: room for one more of them counts more than keys in
-    flight."""
+    flight. few: smaller ones first, before `narrow`, where a pass has few tiles and its time is latency."""
 
     decode: Tile
     extend: Tile
     narrow: tuple[Tile, ...] = ()
     crowded: Tile | None = None
+    few: tuple[Tile, ...] = ()
 
     def dependent(self) -> Tiles:
         """The same, for dependent launches."""
-        decode, extend, *narrow = (
-            replace(tile, dependent=True) for tile in (self.decode, self.extend, *self.narrow)
+        narrow, few = (
+            tuple(replace(tile, dependent=True) for tile in tiles) for tiles in (self.narrow, self.few)
         )
+        decode, extend = replace(self.decode, dependent=True), replace(self.extend, dependent=True)
         crowded = self.crowded and replace(self.crowded, dependent=True)
-        return Tiles(decode, extend, tuple(narrow), crowded)
+        return Tiles(decode, extend, narrow, crowded, few)
 
-    def decoding(self, rows: int, *, crowded: bool = False) -> Tile:
-        """The tile for `rows` query rows a request."""
+    def decoding(self, rows: int, *, crowded: bool = False, few: bool = False) -> Tile:
+        """The tile for `rows` query rows a request. crowded, few: SplitPlan says it of the pass."""
         if crowded and self.crowded is not None and rows <= self.crowded.rows:
             return self.crowded
-        return next((tile for tile in self.narrow if rows <= tile.rows), self.decode.at_most(rows))
+        smaller = self.few + self.narrow if few else self.narrow
+        return next((tile for tile in smaller if rows <= tile.rows), self.decode.at_most(rows))
 
     def extending(self, rows: int) -> Tile:
         """The tile for `rows` query rows a request: whole or half, so that two kernels serve all prompts."""
@@ -89,6 +92,7 @@ _TABLE = {
         Tile(128, 64, warps=8, stages=3),
         (Tile(16, 32, warps=2, stages=4), Tile(32, 32, warps=2, stages=3)),
         Tile(16, 32, warps=2, stages=3),
+        (Tile(16, 64, held=True), Tile(32, 64, held=True)),  # two or three of them to a processor
     ),
     (HOPPER, 256): Tiles(Tile(64, 32, stages=3), Tile(64, 32, warps=8, stages=3)),
     (0, 64): Tiles(Tile(64, 64), Tile(64, 64)),

@@ -25,10 +25,23 @@ _ONE_THREAD_PRODUCT = 1 << 18  # multiplications up to which OpenBLAS stays on o
 
 @jit  # type: ignore[untyped-decorator]
 def enter(PDL: tl.constexpr) -> None:  # noqa: N803
-    """The first thing that a kernel does which may be launched as a dependent one, in every program: wait for
-    the kernel in front, whose end also means the end of all before it, then let the next one start. Hence two
-    rules: every program gets here, with no return before; and what is read before is never written while
-    kernels run, that is weights."""
+    """Stands in the way of every program of a kernel that may be launched as a dependent one: wait for the
+    kernel in front, whose end also means the end of all before it, then let the next one start. No program
+    returns before.
+
+    What may be read before it: weights, which nothing writes while kernels run, and what was written two
+    kernels in front or earlier. Why: a kernel starts early only when each program of the one in front has
+    got past its own wait, that is, when the one before that has ended and what it wrote is in memory; and so
+    on up to the first. A kernel that is launched otherwise (torch's, the library's) begins after the end of
+    all in front of it, and so does what waits for an event or begins a graph. What only the kernel in front
+    wrote is never read before: its end, even the library's, does not mean yet that it can be seen. Reads of
+    what kernels write go past the first-level cache (".cg"): it may keep what an earlier kernel read there.
+
+    Of a pass, that holds for all that describes its batch (lengths, rows, starts, page table, tree, window,
+    positions, slots), which is made before the embedding, and for the KV of earlier passes: embedding,
+    products and `rope_store` stand between those and attention, the first two before `rope_store`.
+    tests/engine/test_launch_distance.py follows every such value to its last writer.
+    """
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
