@@ -24,7 +24,7 @@ WHAT = "compiling kernels"
 @dataclass(frozen=True)
 class Limits:
     """longest: tokens of the largest prompt; chunk: of all prompts of a prefill pass together, at least as
-    many; halved: whether a pass is cut on the request boundary nearest to its middle, and runs in two parts."""
+    many; halved: whether a pass is cut at the request boundary nearest to its middle."""
 
     longest: int
     chunk: int
@@ -62,17 +62,16 @@ def prefill_passes(most: int, limits: Limits) -> list[tuple[int, ...]]:
     for tokens in sizes[2:]:
         found[(tokens,) * min(most, limits.chunk // tokens)] = None
     if limits.halved:
-        found |= dict.fromkeys(_crowded_half(tokens, most, limits.chunk) for tokens in sizes)
+        found |= dict.fromkeys(_crowded_half(tokens, most, limits) for tokens in sizes)
     return list(found)
 
 
-def _crowded_half(tokens: int, most: int, chunk: int) -> tuple[int, ...]:
-    """A pass of which one half is a prompt of so many tokens beside as many of one token as there can be: a
-    pass with the prompt in front is cut behind it, and leaves it alone."""
-    if most > 2 and 2 * tokens < chunk:
-        return (tokens, *(1,) * min(most - 2, chunk - 2 * tokens), tokens)
-    beside = min(most - 1, chunk - tokens) // 2
-    return (*(1,) * beside, tokens, *(1,) * beside)
+def _crowded_half(tokens: int, most: int, limits: Limits) -> tuple[int, ...]:
+    """A pass whose first half is a prompt of so many tokens behind as many of one token as there can be: a
+    prompt as large as all of them, or as large as fits, is the other half."""
+    beside = max(0, min(most - 2, limits.longest, (limits.chunk - tokens) // 2))
+    other = min(tokens + beside, limits.longest, limits.chunk - tokens - beside)
+    return (*(1,) * beside, tokens, other) if most > 1 and other else (tokens,)
 
 
 def batch_sizes(most: int) -> list[int]:
