@@ -9,6 +9,7 @@ import csv
 import importlib
 import importlib.util
 import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from engine.report.settings import command
 from engine.report.study import Study
 
 Record = dict[str, Any]
+FORMULA = ("=", "+", "-", "@", "\t", "\n")  # beginnings of cells that spreadsheets take for formulas
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def records(study: Study) -> list[Record]:
@@ -28,13 +31,22 @@ def records(study: Study) -> list[Record]:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """RFC 4180 with a line feed as line end; nothing for null."""
+    """RFC 4180 with a line feed as line end; nothing for null. Text that a spreadsheet would compute as a
+    formula gets an apostrophe in front."""
     out = io.StringIO()
     if rows:
         writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({key: _inert(value) for key, value in row.items()} for row in rows)
     return out.getvalue()
+
+
+def _inert(value: Any) -> Any:
+    """What no spreadsheet runs (OWASP, CSV injection). Numbers stay what they are, negative ones too."""
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r\n", "\n").replace("\r", "\n")  # csv leaves a lone CR unquoted: a broken row
+    return f"'{text}" if text.startswith(FORMULA) and not NUMBER.fullmatch(text) else text
 
 
 def write_parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> bool:

@@ -21,6 +21,7 @@ from engine import report
 from engine.compose import compose_draft
 from engine.errors import UserError
 from engine.report.command import main
+from engine.report.tables import csv_text
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = "</script><script>window.hit=2</script>"
@@ -72,6 +73,20 @@ def test_csv_is_complete_exact_and_says_units(tmp_path):
     assert rows[4]["reason"] == f"spec=eagle3: {NASTY}\nand a second line"
     assert rows[4]["output_tokens_per_s"] == ""
     assert float(rows[2]["speedup_low"]) < float(rows[2]["speedup"]) < float(rows[2]["speedup_high"])
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "-", "=HYPERLINK('x')"])
+def test_text_that_a_spreadsheet_would_compute_is_made_inert(text):
+    """A prompt or a reason is anybody's; OWASP: an apostrophe in front."""
+    written = csv_text([{"prompt": text, "next": 1}])
+    (row,) = csv.DictReader(io.StringIO(written, newline=""))
+    assert row == {"prompt": "'" + text.replace("\r", "\n"), "next": "1"}
+
+
+@pytest.mark.parametrize("value", [-1.5, -3, "-3", "+0.5", "-1e-3", "a=b", "'-", "", None])
+def test_numbers_and_plain_text_stay_as_they_are_in_the_csv(value):
+    found = next(csv.DictReader(io.StringIO(csv_text([{"a": value, "b": 1}]))))["a"]
+    assert found == ("" if value is None else str(value))
 
 
 def test_parquet_holds_the_same(tmp_path):
