@@ -90,10 +90,11 @@ class Bench(Task):
             )
             context.folder().write_lines(OUTPUTS, rows)
         result = self._result(context, bench, against, workload, stopped)
-        for line in result["warnings"]:
-            print(f"warning: {line}", file=context.stderr)
-        code = EXIT_INTERRUPTED if stopped else EXIT_OK
-        return Outcome(result, bench_table(result) if bench.runs else "", code)
+        text = bench_table(result) if bench.runs and self._config.format == "text" else ""
+        if not text:  # the table has the warnings in it
+            for line in result["warnings"]:
+                print(f"warning: {line}", file=context.stderr)
+        return Outcome(result, text, EXIT_INTERRUPTED if stopped else EXIT_OK)
 
     def _bench(
         self,

@@ -166,7 +166,7 @@ def test_random_tokens_with_a_drafter_are_marked_in_table_and_result(tmp_path: P
     )
     assert result["representative"] is False
     assert "NOT REPRESENTATIVE" in text_of(context.stdout)
-    assert "not representative" in text_of(context.stderr)
+    assert "  ! not representative: " in text_of(context.stdout)
 
 
 def test_an_endless_benchmark_is_refused(tmp_path: Path) -> None:
@@ -215,6 +215,21 @@ def test_noisy_repeats_are_named_and_quiet_ones_are_not() -> None:
     assert warned(1.0, 1.05, 1.1) == []
     assert warned(1.0) == []
     assert [line.split(":")[0] for line in warned(1.0, 1.2, 1.5)] == ["noisy"]
+
+
+@pytest.mark.parametrize(("form", "told"), [("text", "stdout"), ("json", "stderr")])
+def test_a_warning_is_said_once(tmp_path: Path, form: str, told: str) -> None:
+    """The table has it; where stdout belongs to the JSON object, stderr does."""
+    lines = ("sampling.max_tokens=8", "workload=random", "workload.count=2")
+    context = context_of(tmp_path, FakeEngine(width=2), *lines)
+    task = Bench(Bench.Config(format=form, warmup=0, repeats=1))
+    run_task(task, context, form)
+    counts = {
+        name: text_of(stream).count("not representative: ")
+        for name, stream in (("stdout", context.stdout), ("stderr", context.stderr))
+    }
+    expected = {"stdout": 1 if form == "json" else 0, "stderr": 0} | {told: 1}
+    assert counts == expected
 
 
 class FakeAnswer:
