@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +31,18 @@ def read_prompts(paths: Sequence[str], option: str) -> list[PromptFile]:
         path = Path(name).expanduser()
         if not path.is_file():
             raise UserError(f"{option}: there is no file {name}")
-        found.append((name, read_rows(path) if path.suffix in (".jsonl", ".json") else read_text(path)))
+        read = read_rows if path.suffix in (".jsonl", ".json", ".parquet") else read_text
+        found.append((name, read(path, option)))
     return found
+
+
+def set_names(paths: Sequence[str]) -> list[str]:
+    """What the set of each file is called: its folder, as data sets lie in one each; with the file's own name
+    where two files share a folder."""
+    files = [Path(name) for name in paths]
+    folders = [file.parent.name or file.stem for file in files]
+    both = [f"{folder}/{file.stem}" for folder, file in zip(folders, files, strict=True)]
+    return next((names for names in (folders, both) if len(set(names)) == len(set(paths))), list(paths))
 
 
 def read_openings(name: str) -> tuple[str, ...]:
@@ -49,15 +60,31 @@ def read_openings(name: str) -> tuple[str, ...]:
 
 
 def check_apart(trained: Sequence[PromptFile], exams: Sequence[PromptFile]) -> None:
-    """UserError when a prompt to measure on is also one to train on."""
-    known = {json.dumps(item.as_row()) for _, items in trained for item in items}
+    """UserError when a prompt to measure on is also one to train on; how texts are spaced makes no
+    difference."""
+    known = {_words(item.as_row()) for _, items in trained for item in items}
     for name, items in exams:
-        shared = sum(json.dumps(item.as_row()) in known for item in items)
+        shared = sum(_words(item.as_row()) in known for item in items)
         if shared:
             raise UserError(
                 f"task.evaluate: {shared} prompts of {name} are in task.prompts too; measured on text that "
                 "it was trained on, a draft looks better than it is, so take them out of one of the two"
             )
+
+
+def unseen(texts: Sequences, prompts: Iterable[Sequence[int]]) -> Sequences:
+    """Without the sequences that answer one of `prompts`, which are to be measured on."""
+    exams = {tuple(ids) for ids in prompts}
+    return [(ids, prompt) for ids, prompt in texts if ids[:prompt] not in exams]
+
+
+def _words(value: Any) -> str:
+    """A row as JSON, every text in it with single spaces."""
+    if isinstance(value, str):
+        return json.dumps(" ".join(value.split()))
+    if isinstance(value, Mapping):
+        return json.dumps([(key, _words(part)) for key, part in value.items()])
+    return json.dumps([_words(part) for part in value] if isinstance(value, Sequence) else value)
 
 
 def save_text(path: Path, sequences: Sequences) -> None:

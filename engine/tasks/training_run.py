@@ -21,6 +21,8 @@ from engine.tasks.training_files import (
     load_text,
     read_openings,
     save_text,
+    set_names,
+    unseen,
 )
 from engine.tasks.training_text import Limits, Writer, sequences
 from engine.tasks.training_time import REQUESTS, WritingTime
@@ -59,7 +61,7 @@ class TrainingRun:
         shape = self._engine.shape
         target = cast(Any, self._engine).target_states(self._trainer.aux_layers(shape))
         self._trainer.draft_layer(shape)  # refuses sizes before any text is written
-        texts = self._texts(prompts)
+        texts = self._unseen(self._texts(prompts), exams)
         answers = self._exam_answers(exams)
         if self._stop.requested:
             return self._interrupted("text"), self._how_to_train(texts)
@@ -96,6 +98,14 @@ class TrainingRun:
         self._say_time(f"{len(found)} answers of {tokens} tokens")
         self._check_answered(found)
         return found
+
+    def _unseen(self, texts: Sequences, exams: Sequence[PromptFile]) -> Sequences:
+        """Made-up turns and texts of earlier runs may hold a prompt of task.evaluate."""
+        kept = unseen(texts, (ids for _, items in exams for ids in self._writer.items(items)))
+        if len(kept) < len(texts):
+            left = len(texts) - len(kept)
+            self._say(f"text: {left} sequences left out: their prompts are in task.evaluate")
+        return kept
 
     def _check_answered(self, found: Sequences) -> None:
         """UserError where the limit of time left nothing to train on."""
@@ -139,10 +149,11 @@ class TrainingRun:
     def _exam_answers(self, exams: Sequence[PromptFile]) -> dict[str, Sequences]:
         """Greedy answers by set; only the first process measures."""
         found: dict[str, Sequences] = {}
-        for name, items in exams if self._world.rank == 0 else ():
+        names = set_names([path for path, _ in exams])
+        for name, (path, items) in zip(names, exams, strict=True) if self._world.rank == 0 else ():
             prompts = self._writer.items(items[: self._config.evaluate_limit])
-            answers = self._writer.answers(prompts, f"answers of {name}", self._config.evaluate_tokens)
-            found[Path(name).parent.name or Path(name).stem] = sequences(answers)
+            answers = self._writer.answers(prompts, f"answers of {path}", self._config.evaluate_tokens)
+            found[name] = sequences(answers)
         return found
 
     # --- result ---------------------------------------------------------------------------------------------
@@ -180,6 +191,8 @@ class TrainingRun:
 
     def _how_to_go_on(self) -> str:
         folder = self._context.folder().path
+        if not (folder / self._trainer.checkpoint).is_file():
+            return f"stopped; there is no checkpoint in {folder} to go on from"
         text = ",".join(self._config.text) or str(folder / TEXT)
         return f"stopped; the same command with task.text=[{text}] task.resume={folder} goes on"
 

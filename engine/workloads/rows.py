@@ -20,17 +20,18 @@ EXTRAS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def read_rows(path: Path) -> list[WorkItem]:
-    """Items of a JSONL file or a JSON array. UserError names the first bad line; blank lines are skipped."""
-    return parsed(path, parse_row)
+def read_rows(path: Path, setting: str = "workload.path") -> list[WorkItem]:
+    """Items of a JSONL file or a JSON array. UserError names the first bad line, or the setting that named a
+    file without any; blank lines are skipped."""
+    return parsed(path, parse_row, setting)
 
 
-def read_text(path: Path) -> list[WorkItem]:
-    """One prompt a line; blank lines are skipped."""
-    lines = [line.removesuffix("\r") for line in file_text(path).split("\n")]
+def read_text(path: Path, setting: str = "workload.path") -> list[WorkItem]:
+    """One prompt a line; blank lines are skipped. UserError names the setting of a file without any."""
+    lines = [line.removesuffix("\r") for line in file_text(path, setting).split("\n")]
     items = [WorkItem(prompt=line) for line in lines if line.strip()]
     if not items:
-        raise UserError(f"workload.path={path} holds no prompts")
+        raise UserError(f"{setting}={path} holds no prompts")
     return items
 
 

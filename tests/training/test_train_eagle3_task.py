@@ -24,7 +24,7 @@ from engine.provenance import PACKAGE_ROOT
 from engine.runs import create_run
 from engine.tasks.base import EXIT_INTERRUPTED, Outcome, Task, TaskContext
 from engine.tasks.interrupts import StopFlag
-from engine.tasks.training_files import load_text, read_openings, save_text
+from engine.tasks.training_files import load_text, read_openings, read_prompts, save_text, set_names
 from engine.tasks.training_text import Limits, Writer
 from engine.tasks.training_time import WritingTime
 from engine.tasks.training_world import TrainingWorld
@@ -247,6 +247,54 @@ def test_exam_prompts_must_not_be_trained_on(tmp_path: Path) -> None:
     exam = prompts(tmp_path, "exam", "three", "two")
     with pytest.raises(UserError, match=r"1 prompts of .* are in task\.prompts too"):
         run(tmp_path, f"task.prompts=[{learn}]", f"task.evaluate=[{exam}]")
+
+
+@pytest.mark.parametrize("shared", [" two\t ", "two\n"])
+def test_spaces_make_no_other_prompt(tmp_path: Path, shared: str) -> None:
+    learn = prompts(tmp_path, "learn", "one", "two")
+    exam = prompts(tmp_path, "exam", "three", shared)
+    with pytest.raises(UserError, match=r"1 prompts of .* are in task\.prompts too"):
+        run(tmp_path, f"task.prompts=[{learn}]", f"task.evaluate=[{exam}]")
+
+
+def test_exam_prompts_in_the_text_of_an_earlier_run_are_left_out_and_told(
+    trained: tuple[Path, Outcome, TaskContext], tmp_path: Path
+) -> None:
+    text = trained[2].folder().path / "text.npz"
+    exam = prompts(tmp_path, "exam", "go on", "never seen")
+    outcome, context = run(
+        tmp_path,
+        f"task.text=[{text}]",
+        f"task.evaluate=[{exam}]",
+        "task.evaluate_tokens=4",
+        "task.trainer.epochs=1",
+    )
+    assert outcome.result["text"]["sequences"] == 3
+    said = context.stderr.getvalue()  # type: ignore[attr-defined]
+    assert "text: 1 sequences left out: their prompts are in task.evaluate" in said
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["data/alpaca/question.jsonl", "data/gsm8k/test.jsonl"], ["alpaca", "gsm8k"]),
+        (["exam.txt"], ["exam"]),
+        (["sets/a.txt", "sets/b.txt"], ["sets/a", "sets/b"]),
+        (["a.txt", "b.txt"], ["a", "b"]),
+        (["x/sets/a.txt", "y/sets/a.txt"], ["x/sets/a.txt", "y/sets/a.txt"]),
+        (["sets/a.txt", "sets/a.txt"], ["sets", "sets"]),
+        ([], []),
+    ],
+)
+def test_no_two_sets_share_a_name(paths: list[str], names: list[str]) -> None:
+    assert set_names(paths) == names
+
+
+def test_a_file_without_prompts_is_named_by_its_option(tmp_path: Path) -> None:
+    for name in ("empty.txt", "empty.jsonl"):
+        (tmp_path / name).write_text("\n \n")
+        with pytest.raises(UserError, match=rf"task\.evaluate=.*{name} holds no prompts"):
+            read_prompts([str(tmp_path / name)], "task.evaluate")
 
 
 def test_text_files_round_trip_and_others_are_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from speculative.eagle3.training.data import TextStore, batches
 from speculative.eagle3.training.loop import Training
 from speculative.eagle3.training.loss import Teacher, step_loss, teach
 from speculative.eagle3.training.progress import Meter
+from speculative.eagle3.training.trainer import STATE
 from speculative.eagle3.training.vocabulary import coverage, most_frequent
 from speculative.eagle3.training.world import World
 
@@ -81,10 +82,36 @@ def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     train(new_net(store()), store(), recipe(epochs=1), tmp_path)
     other = Training(new_net(store(), vocab=100), target(), store(), recipe(), World(0, 1, CPU), tmp_path)
-    with pytest.raises(UserError, match="no checkpoint of this training run"):
+    with pytest.raises(UserError, match=r"no checkpoint of this training run: .*size mismatch for .*head"):
         other.resume(tmp_path)
     with pytest.raises(UserError, match="cannot read the checkpoint"):
         other.resume(tmp_path / "nowhere.pt")
+
+
+def test_a_checkpoint_of_other_text_is_refused(tmp_path: Path) -> None:
+    """Its place counts batches of that text: in another one it would skip some and repeat others."""
+    train(new_net(store()), store(), recipe(epochs=1), tmp_path)
+    less = TextStore.of(texts()[1:])
+    other = Training(new_net(store()), target(), less, recipe(), World(0, 1, CPU), tmp_path)
+    with pytest.raises(UserError, match=r"trained on other text.*task\.text and task\.evaluate"):
+        other.resume(tmp_path)
+
+
+@pytest.mark.parametrize("log_seconds", [0.0, 1e9])
+def test_training_that_diverges_ends_with_a_sentence(tmp_path: Path, log_seconds: float) -> None:
+    wild = recipe(lr=1e30, warmup=0.0, log_seconds=log_seconds)
+    with pytest.raises(UserError, match=r"training diverged: .*task\.trainer\.lr=1e\+30"):
+        train(new_net(store()), store(), wild, tmp_path)
+    assert not (tmp_path / STATE).exists(), "nothing to go on from"
+
+
+def test_a_checkpoint_that_cannot_be_written_costs_no_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = tmp_path / "gone"
+    training = train(new_net(store()), store(), recipe(epochs=1, save_seconds=0.0), gone)
+    assert training.place.epoch == 1
+    assert f"the checkpoint {gone / STATE} cannot be written" in caplog.text
 
 
 @pytest.mark.parametrize("missing", [0, 7])

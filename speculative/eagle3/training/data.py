@@ -5,6 +5,7 @@ Knows ids and lengths; not what they mean, nor the device.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -47,6 +48,12 @@ class TextStore:
     def said(self) -> int:
         """Tokens that the target itself said."""
         return int(self.lengths.sum() - self.prompts.sum())
+
+    @property
+    def checksum(self) -> int:
+        """Of ids, lengths and prompts: which text it is."""
+        parts = (self.tokens, self.starts, self.prompts)
+        return zlib.crc32(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
 
     def counts(self, vocab: int) -> Ids:
         """How often the target said each id, int64 [vocab]."""

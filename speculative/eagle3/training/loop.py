@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from engine.errors import UserError
 from speculative.eagle3.training.batch import TextBatch, make_batch
 from speculative.eagle3.training.data import Ids, TextStore, batches
 from speculative.eagle3.training.loss import step_loss, teach
@@ -52,8 +53,10 @@ class Recipe:
 
 @dataclass
 class Place:
-    """How far a run has come: gradient steps, the next batch of the epoch, seconds of training so far."""
+    """How far a run has come in its text (a checksum): gradient steps, the next batch of the epoch, seconds
+    of training so far."""
 
+    text: int
     step: int = 0
     epoch: int = 0
     batch: int = 0
@@ -72,11 +75,17 @@ class Training:
         self._optimizer = make_optimizer(recipe.optimizer, net, recipe.lr, recipe.weight_decay)
         self._total = max(1, recipe.epochs * len(self._plan(0)))
         self._meter = Meter(recipe.unroll, target.device)
-        self.place = Place()
+        self.place = Place(store.checksum)
 
     def resume(self, path: Path) -> None:
-        """Continue from a checkpoint file."""
-        self.place = Place(**load_state(path, self._net, self._optimizer, self._target.device))
+        """Continue from a checkpoint file. UserError for one of another run, or of one on other text."""
+        place = load_state(path, self._net, self._optimizer, self._target.device)
+        if place.get("text") != self._store.checksum:
+            raise UserError(
+                f"the run that left {path} was trained on other text, so its place in it means nothing here: "
+                "give the same task.text and task.evaluate as that run, or leave task.resume out"
+            )
+        self.place = Place(**place)
 
     def run(self, stopped: Callable[[], bool], say: Callable[[str], None]) -> bool:
         """Train to the end of the last epoch, of the time, or until `stopped()`; whether it is complete."""
@@ -107,6 +116,8 @@ class Training:
 
     def _end(self, say: Callable[[str], None]) -> bool:
         self._log(say)
+        if not all(torch.isfinite(weight).all() for weight in self._net.parameters()):
+            raise self._diverged()
         self.save()
         return self._progress() >= 1.0
 
@@ -167,6 +178,8 @@ class Training:
     def _log(self, say: Callable[[str], None]) -> None:
         reading: Reading | None = self._meter.read(self._world)
         if reading is not None:
+            if not math.isfinite(reading.loss):
+                raise self._diverged()
             place = self.place
             entry: dict[str, object] = {
                 "step": place.step,
@@ -177,3 +190,10 @@ class Training:
             }
             place.curve.append(entry)
             say(reading.line(place.step, self._total, place.seconds))
+
+    def _diverged(self) -> UserError:
+        recipe = self._recipe
+        return UserError(
+            f"training diverged: after {self.place.step} steps loss or weights are no finite numbers; use "
+            f"less than task.trainer.lr={recipe.lr:g} or more than task.trainer.warmup={recipe.warmup:g}"
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,21 @@ from engine.errors import UserError
 from speculative.eagle3.training.optimizer import Optimizers
 from speculative.eagle3.training.trainer import STATE
 
+logger = logging.getLogger("syncless")
 
-def save_state(folder: Path, net: nn.Module, optimizer: Optimizers, place: dict[str, Any]) -> Path:
-    """Write whole or not at all."""
+
+def save_state(folder: Path, net: nn.Module, optimizer: Optimizers, place: dict[str, Any]) -> None:
+    """Write whole or not at all. A checkpoint that cannot be written (a full disk, a folder that is gone) is
+    told and missing, no reason to lose the training."""
     path, partial = folder / STATE, folder / f".{STATE}.partial"
     state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "place": dict(place)}
-    torch.save(state, partial)
-    os.replace(partial, path)
-    return path
+    try:
+        torch.save(state, partial)
+        os.replace(partial, path)
+    except (OSError, RuntimeError) as error:  # the latter are those of torch's own file writer
+        logger.warning("the checkpoint %s cannot be written, training goes on without: %s", path, error)
+        with contextlib.suppress(OSError):
+            partial.unlink()
 
 
 def load_state(path: Path, net: nn.Module, optimizer: Optimizers, device: torch.device) -> dict[str, Any]:
@@ -34,5 +43,5 @@ def load_state(path: Path, net: nn.Module, optimizer: Optimizers, device: torch.
     except OSError as error:
         raise UserError(f"cannot read the checkpoint {file}: {error.strerror or error}") from error
     except Exception as error:  # torch, pickle and shape errors have no common base
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise UserError(f"{file} is no checkpoint of this training run: {reason}") from error
