@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-# ruff: noqa: N803
+# ruff: noqa: N803, N806
 """A block of paged keys: where it lies, what is read of it, and one turn of the online softmax over it.
 
 Knows no grid and no splits. A block's columns are positions x KV heads, PACK of which lie side by side.

@@ -137,12 +137,12 @@ def _attention_tile(
 
     if tile >= count * lines or begin >= reach:
         return
-    if HELD and at > length:  # the kernel in front wrote some of the block's keys
-        loaded = within(live & (position >= length), D, D_P)
-        keys = tl.load(k_ptr + lane, mask=loaded, other=keys)
-        values = tl.load(v_ptr + lane, mask=loaded, other=values)
     q_mask = (node < count)[:, None] & (d < D)[None, :]
     q = tl.load(q_ptr + (token * q_token + head * q_head)[:, None] + d[None, :], mask=q_mask, other=0.0)
+    if HELD:  # the kernel in front wrote the rest
+        loaded = within(live & (position >= length), D, D_P)
+        values = tl.load(v_ptr + lane, mask=loaded, other=values)
+        keys = tl.load(k_ptr + lane, mask=loaded, other=keys)  # last: what follows it at once is a barrier
     if UPCAST:
         q = q.to(tl.float32)
     acc = tl.full((BLOCK_M, D_P), 0.0, tl.float32)
@@ -198,6 +198,7 @@ def launch(
     heads, kv_heads, dim = q.shape[1], kv.k.shape[1], q.shape[2]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     tree, window = batch.tree_mask, batch.window_slots
+    copied = tree is not None and not tree.is_contiguous()  # by a kernel right in front: too late to be held
     grid = grid_of(batch, heads, kv_heads, tile, partial)
     padded = power_of_two(max(dim, 16))
     used = batch.width * (heads // kv_heads) * tile.heads or tile.rows  # of prompts it would differ each time
@@ -214,7 +215,8 @@ def launch(
         HEADS=heads, GROUP=heads // kv_heads, PACK=tile.heads, D=dim, D_P=padded, PAGE=page_size,
         BLOCK_M=tile.rows, BLOCK_N=tile.keys, EVEN=batch.width > 0, TREE=tree is not None,
         WINDOW=window is not None, SPLIT=partial is not None, MERGED=merged, TAKEN=taken,
-        HELD=tile.held and window is None, UPCAST=INTERPRETED,  # bf16 arithmetic is wrong there, without a word
+        HELD=tile.held and window is None and not copied,
+        UPCAST=INTERPRETED,  # bf16 arithmetic is wrong there, without a word
         num_warps=tile.warps, num_stages=tile.stages, **tile.limits(), **dependent(tile.dependent),
     )  # fmt: skip
     return out

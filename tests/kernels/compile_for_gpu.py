@@ -24,6 +24,7 @@ from kernels.attention_tile import _attention_tile
 from kernels.attention_tiles import tiles_for
 from kernels.compact_kv import _compact_kv
 from kernels.enter_run import _enter_run
+from kernels.gather_rows import _gather_rows
 from kernels.keep_last import _keep_last, _path_rows
 from kernels.launch import power_of_two
 from kernels.node_inputs import _chain_places, _node_inputs, _opening
@@ -37,7 +38,7 @@ INTEGERS = {
     "*u8": "tree mask",
     "*i32": "arrivals table lens start parent tokens target index stop min max "
     "accepted emitted kept finish count paths signal packed table_lens out_len out_token best index "
-    "most present behind",
+    "most present behind root",
     "*i64": "rows positions slots window depth address ids key",
 }
 INTEGER_POINTERS = {f"{name}_ptr": kind for kind, names in INTEGERS.items() for name in names.split()}
@@ -96,30 +97,32 @@ def compile_one(
 
 def most_tiles(dtype: str, target: GPUTarget) -> int:
     """All variants where it matters most; compiling takes seconds each."""
-    return 2 if dtype == "fp32" else 6 if target.arch >= 90 else 3
+    return 2 if dtype == "fp32" else 7 if target.arch >= 90 else 4
 
 
 def compile_tiles(dtype: str, target: GPUTarget) -> None:
-    """The tiles of decode (a few heads of one token; a wide tree; tree drafting) and of extend."""
+    """The tiles of decode (a few heads of one token, of few requests and of more; a wide tree; tree drafting)
+    and of extend."""
     size = 4 if dtype == "fp32" else 2
     for dim, group, kind_of, split in (
         (128, 4, "chain", True),
         (128, 4, "extend", False),
+        (128, 4, "many", False),
         (64, 3, "window", True),
         (80, 8, "tree", True),
         (64, 3, "extend", False),
         (256, 4, "extend", False),
     )[: most_tiles(dtype, target)]:
         tiles = tiles_for(target.arch // 10, size, dim)
-        rows = {"chain": group, "tree": 5 * group, "window": 8 * group}
-        tile = tiles.extend if kind_of == "extend" else tiles.decoding(rows[kind_of])
+        rows = {"chain": group, "many": group, "tree": 5 * group, "window": 8 * group}
+        tile = tiles.extend if kind_of == "extend" else tiles.decoding(rows[kind_of], few=kind_of != "many")
         merged, taken = merge_sizes(min(tile.rows, rows.get(kind_of, tile.rows)), power_of_two(dim), tile)
         compile_one(
             _attention_tile, dtype, target, tile.warps, tile.stages, tile.limits(),
             HEADS=group * 8, GROUP=group, PACK=1, D=dim,
             D_P=power_of_two(dim), PAGE=16, BLOCK_M=tile.rows, BLOCK_N=tile.keys,
             EVEN=kind_of != "extend", TREE=kind_of in ("tree", "window"), WINDOW=kind_of == "window",
-            SPLIT=split, MERGED=merged, TAKEN=taken, UPCAST=False,
+            SPLIT=split, MERGED=merged, TAKEN=taken, HELD=tile.held and kind_of != "window", UPCAST=False,
         )  # fmt: skip
 
 
@@ -134,6 +137,7 @@ def main(capability: int, dtype: str) -> None:
     )
     compile_one(_opening, dtype, target, 4, ROWS=128)
     compile_one(_chain_places, dtype, target, 1, STEPS=3, STEPS_P=4, PAGE=16, ROWS=1)
+    compile_one(_gather_rows, dtype, target, 4, H=4096, ROWS=1, BLOCK=1024)
     compile_one(_keep_last, dtype, target, 4, H=4096, BLOCK=1024, ADD=True)
     compile_one(_path_rows, dtype, target, 4, H=12_288, BLOCK=1024)
     compile_one(_silence, dtype, target, 1, W=5, W_P=8, MOST=64, LONG=1, BEHIND=2, ROWS=1)

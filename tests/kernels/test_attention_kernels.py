@@ -80,6 +80,16 @@ def test_a_request_uses_as_many_splits_as_its_length_is_worth(
 
 
 @devices
+@pytest.mark.parametrize(("keys", "splits"), [(16, 1), (16, 3), (32, 2), (128, 1)])
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_a_block_of_old_keys_may_be_held(
+    device: str, dtype: torch.dtype, keys: int, splits: int, case: Case
+) -> None:
+    """The first block has old keys only, both kinds, or new ones only (no prefix; a split behind it)."""
+    attend(Case(**{**vars(case), "device": device, "dtype": dtype}), Tile(16, keys, held=True), splits)
+
+
+@devices
 @pytest.mark.parametrize("rows", [16, 32, 64])
 @pytest.mark.parametrize("keys", [16, 32, 64, 128])
 def test_tile_sizes(device: str, dtype: torch.dtype, rows: int, keys: int) -> None:

@@ -1,5 +1,6 @@
 """What makes dependent launches safe, checked in the kernels' own text: the wait is in every program's way,
-and nothing is touched before it but weights."""
+and before it nothing is read but weights and what was written early enough, which
+tests/engine/test_launch_distance.py finds out."""
 
 from __future__ import annotations
 
@@ -10,6 +11,11 @@ import pytest
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 WEIGHTS = {"weight_ptr", "a_weight_ptr", "b_weight_ptr", "w_ptr"}  # written before any kernel runs
+TABLES = {"cos_ptr", "sin_ptr"}  # these too
+EARLIER = {  # written two kernels in front or earlier, see kernels.launch.enter; read past the L1 cache
+    "_rope_store": {"positions_ptr", "slots_ptr"},
+    "_attention_tile": {"table_ptr", "rows_ptr", "lens_ptr", "start_ptr", "tree_ptr", "k_ptr", "v_ptr"},
+}
 
 
 def dependent_kernels() -> dict[str, ast.FunctionDef]:
@@ -35,9 +41,21 @@ def problems(kernel: ast.FunctionDef) -> list[str]:
     before = [node for line in kernel.body[:at] for node in ast.walk(line)]
     found = ["it may return before enter"] * any(isinstance(node, ast.Return) for node in before)
     names = {node.id for node in before if isinstance(node, ast.Name) and node.id.endswith("_ptr")}
-    found += [f"it touches {name} before enter" for name in sorted(names - WEIGHTS)]
+    earlier = EARLIER.get(kernel.name, set())
+    found += [f"it touches {name} before enter" for name in sorted(names - WEIGHTS - TABLES - earlier)]
+    found += [f"it reads {text} through the L1 cache" for text in loads(before) if stale(text, earlier)]
     calls = [ast.unparse(node.func) for node in before if isinstance(node, ast.Call)]
     return found + [f"it calls {call} before enter" for call in calls if "store" in call or "atomic" in call]
+
+
+def loads(nodes: list[ast.AST]) -> list[str]:
+    return [
+        ast.unparse(node) for node in nodes if isinstance(node, ast.Call) and "load" in ast.unparse(node.func)
+    ]
+
+
+def stale(load: str, earlier: set[str]) -> bool:
+    return any(name in load for name in earlier) and "cache_modifier='.cg'" not in load
 
 
 def test_all_kernels_that_may_start_early_are_looked_at() -> None:
@@ -63,5 +81,19 @@ def test_every_program_waits_before_it_touches_what_others_write(name: str) -> N
 def test_what_would_be_unsafe_is_found(lines: str, problem: str) -> None:
     text = "def kernel(x_ptr, w_ptr, n, PDL):\n" + "".join(f"    {line}\n" for line in lines.split("\n"))
     kernel = ast.parse(text).body[0]
+    assert isinstance(kernel, ast.FunctionDef)
+    assert (problem in str(problems(kernel))) if problem else problems(kernel) == []
+
+
+@pytest.mark.parametrize(
+    ("load", "problem"),
+    [
+        ("tl.load(slots_ptr)", "through the L1 cache"),
+        ("tl.load(slots_ptr, cache_modifier='.cg')", ""),
+        ("tl.load(k_ptr, cache_modifier='.cg')", "touches k_ptr"),
+    ],
+)
+def test_what_older_kernels_wrote_is_read_past_the_first_cache(load: str, problem: str) -> None:
+    kernel = ast.parse(f"def _rope_store(k_ptr, slots_ptr, PDL):\n    x = {load}\n    enter(PDL)").body[0]
     assert isinstance(kernel, ast.FunctionDef)
     assert (problem in str(problems(kernel))) if problem else problems(kernel) == []
