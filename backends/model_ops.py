@@ -44,6 +44,10 @@ class ModelOps(ABC):
 
     early: bool = False
 
+    def rows(self, table: Tensor, index: Tensor) -> Tensor:
+        """table [V, H], index int32 or int64 [N] -> its rows there, [N, H], a new tensor: an embedding."""
+        return torch.nn.functional.embedding(index, table)
+
     @abstractmethod
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x [T, H] (or [T, heads, D], normalised over the last axis) -> same shape.
@@ -96,16 +100,24 @@ class ModelOps(ABC):
         gate_up, stream = self.norm_linear(x, residual, weight, eps, linear)
         return self.silu_mul(gate_up), stream
 
-    def norm_pair(self, a: Tensor, a_weight: Tensor, b: Tensor, b_weight: Tensor, eps: float) -> Tensor:
-        """norm(a) and norm(b) side by side: [T, H] each -> [T, 2H]. b stays as it is."""
-        return torch.cat((self.rms_norm(a, a_weight, eps), self.rms_norm(b.clone(), b_weight, eps)), dim=1)
+    def norm_pair(
+        self, table: Tensor, index: Tensor, a_weight: Tensor, b: Tensor, b_weight: Tensor, eps: float
+    ) -> Tensor:
+        """The norms of `rows` of a table, [V, H] by [T], and of b [T, H] side by side: [T, 2H]. b stays as it
+        is."""
+        a = self.rms_norm(self.rows(table, index), a_weight, eps)
+        return torch.cat((a, self.rms_norm(b.clone(), b_weight, eps)), dim=1)
 
-    def best(self, x: Tensor, weight: Tensor | None, eps: float, head: Head, ids: Tensor) -> Tensor:
+    def best(
+        self, x: Tensor, weight: Tensor | None, eps: float, head: Head, ids: Tensor, out: Tensor | None = None
+    ) -> Tensor:
         """ids[argmax(head(norm(x)))], the first of equals: x [N, H], ids int32 [outputs] -> int32 [N].
 
-        weight: of the norm; None: x is normalised. x stays as it is.
+        weight: of the norm; None: x is normalised. x stays as it is. out: where the result goes, of any
+        stride; None: into a new tensor.
         """
-        return ids[head.best(self._normed(x, weight, eps))]
+        found = ids[head.best(self._normed(x, weight, eps))]
+        return found if out is None else out.copy_(found)
 
     def top(
         self, x: Tensor, weight: Tensor | None, eps: float, head: Head, ids: Tensor, k: int

@@ -13,6 +13,7 @@ from backends.base import Head, ModelOps
 from backends.triton_products import Products
 from engine.batch import ForwardBatch, LayerKV
 from engine.kernel_choices.plans import BEST, LINEAR, NO_CHOICES, NORM_GATED, NORM_LINEAR, Choices
+from kernels.gather_rows import gather_rows
 from kernels.linear import Norm
 from kernels.norm_pair import norm_pair
 from kernels.rms_norm import add_rms_norm, rms_norm
@@ -31,6 +32,9 @@ class TritonOps(ModelOps):
     def __init__(self, choices: Choices = NO_CHOICES, *, early: bool = False) -> None:
         self._products = Products(choices, early)
         self.early = self._early = early
+
+    def rows(self, table: Tensor, index: Tensor) -> Tensor:
+        return gather_rows(table, index, early=self._early)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm(x, weight, eps, early=self._early)
@@ -70,14 +74,18 @@ class TritonOps(ModelOps):
         y, stream = self._products.run(*found, x)
         return y if found[0].gate else self.silu_mul(y), stream
 
-    def norm_pair(self, a: Tensor, a_weight: Tensor, b: Tensor, b_weight: Tensor, eps: float) -> Tensor:
-        return norm_pair(a, a_weight, b, b_weight, eps, early=self._early)
+    def norm_pair(
+        self, table: Tensor, index: Tensor, a_weight: Tensor, b: Tensor, b_weight: Tensor, eps: float
+    ) -> Tensor:
+        return norm_pair(table, a_weight, b, b_weight, eps, index, early=self._early)
 
-    def best(self, x: Tensor, weight: Tensor | None, eps: float, head: Head, ids: Tensor) -> Tensor:
+    def best(
+        self, x: Tensor, weight: Tensor | None, eps: float, head: Head, ids: Tensor, out: Tensor | None = None
+    ) -> Tensor:
         found = self._products.site(BEST, x, head.dense, _norm(weight, eps))
         if found is None:
-            return super().best(x, weight, eps, head, ids)
-        return self._products.best(*found, x, ids, 1)[0].squeeze(1)
+            return super().best(x, weight, eps, head, ids, out)
+        return self._products.best(*found, x, ids, out)
 
     def top(
         self, x: Tensor, weight: Tensor | None, eps: float, head: Head, ids: Tensor, k: int
@@ -85,7 +93,7 @@ class TritonOps(ModelOps):
         found = self._products.site(BEST, x, head.dense, _norm(weight, eps))
         if found is None:
             return super().top(x, weight, eps, head, ids, k)
-        return self._products.best(*found, x, ids, k)
+        return self._products.top(*found, x, ids, k)
 
 
 def _norm(weight: Tensor | None, eps: float) -> Norm | None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from engine.kernel_choices.plans import Choices, Plan
 from kernels.launch import INTERPRETED
 from kernels.linear import Norm, product
-from kernels.linear_best import best_outputs
+from kernels.linear_best import best_output, best_outputs
 from kernels.rms_norm import add_rms_norm, rms_norm
 
 if TYPE_CHECKING:
@@ -61,7 +61,17 @@ class Products:
         y, total = self._product(plan, site, x, norm)
         return y, total if plan.norm else stream
 
-    def best(self, plan: Plan, site: Site, x: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def best(self, plan: Plan, site: Site, x: Tensor, ids: Tensor, out: Tensor | None) -> Tensor:
+        """As from kernels.linear_best.best_output."""
+
+        def pick(plan: Plan, x: Tensor, norm: Norm | None) -> Tensor:
+            return best_output(plan, x, site.dense.weight, ids, norm, out, early=self._early)
+
+        self._compile(site, x, pick)
+        x, _, norm = self._normed(plan, site, x)
+        return pick(plan, x, norm)
+
+    def top(self, plan: Plan, site: Site, x: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """As from kernels.linear_best.best_outputs."""
 
         def pick(plan: Plan, x: Tensor, norm: Norm | None) -> tuple[Tensor, Tensor]:

@@ -58,7 +58,7 @@ def draft_model(
 ) -> DraftModel | None:
     """The draft model, if the algorithm has one. name: the target as messages call it; weights: its dtype."""
     model = loaded.model
-    target = DraftTarget(name, model.shape, model.embed, model.logits, weights, str(on))
+    target = DraftTarget(name, model.shape, model.embedding, model.logits, weights, str(on))
     return _algorithm(node).load(typed(node, "spec"), target)
 
 
@@ -115,6 +115,7 @@ def draft_host(
         draft=drafts[0],
         draft_extend=drafts[1],
         count=metrics.count,
+        early=target.ops.early,
     )
 
 

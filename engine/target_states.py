@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from engine.batch import ForwardBatch, Mode, SeqLens
 from engine.errors import UserError
@@ -47,7 +48,7 @@ class TargetStates:
 
     def embed(self, ids: Tensor) -> Tensor:
         """int64 [...] -> [..., H]."""
-        embedded: Tensor = self._model.embed(ids)
+        embedded: Tensor = functional.embedding(ids, self._model.embedding())
         return embedded
 
     def logits(self, hidden: Tensor) -> Tensor:

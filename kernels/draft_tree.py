@@ -90,7 +90,10 @@ def _front(
     tl.store(survivors_ptr + cell, survivor.to(tl.int64), mask=real)
     token = tl.load(tokens_ptr + request * candidates + survivor, mask=real, other=0)
     tl.store(ids_ptr + cell, token, mask=real)
-    tl.store(source_ptr + cell, request * K + parent, mask=real)
+    above = request * K + parent
+    if FIRST:
+        above = tl.zeros_like(cell) + request
+    tl.store(source_ptr + cell, above, mask=real)
     length = tl.load(start_ptr + request).to(tl.int64)
     tl.store(positions_ptr + cell, length + depth + tl.zeros_like(cell), mask=real)
     before = depth * K
@@ -163,7 +166,8 @@ def front(
     [B, C], contiguous. seen: bool [B, K, M] of the level before, contiguous, None at the first.
 
     rows: int64 [B]; start: int32 [B]. Returns (survivors int64 [B, K] among the candidates; their tokens
-    int32 [B, K]; rows int64 [B * K] of the level before that hold their parents; positions int64 [B * K];
+    int32 [B, K]; rows int64 [B * K] of the level before that hold their parents, at the first level the
+    requests; positions int64 [B * K];
     slots int64 [B, M + K] of all continued ones; seen bool [B, K, M + K]).
     """
     batch, candidates = tokens.shape

@@ -19,13 +19,14 @@ from kernels.linear import Norm, Product, Sink, launch, start
 from kernels.linear_parts import LOWEST
 
 
-@jit
+@jit(do_not_specialize=["kept_ptr", "kept_row"])
 def _pick(
-    part_ptr, index_ptr, ids_ptr, kept_ptr, logprob_ptr,
+    part_ptr, index_ptr, ids_ptr, kept_ptr, logprob_ptr, kept_row,
     BLOCKS: tl.constexpr, KEEP: tl.constexpr, CELLS_P: tl.constexpr, BLOCKS_P: tl.constexpr,
-    TOP: tl.constexpr, PDL: tl.constexpr,
+    TOP: tl.constexpr, LOGS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     # Grid: (tokens,). Parts and index as keep_best left them; blocks ascend: the first of equals is lowest.
+    # LOGS: whether probabilities are asked for.
     enter(PDL)
     token = tl.program_id(0).to(tl.int64)
     cell = tl.arange(0, CELLS_P)
@@ -34,19 +35,21 @@ def _pick(
     scores = tl.load(part_ptr + at, mask=real, other=float("-inf"))
     index = tl.load(index_ptr + token * BLOCKS * KEEP + cell, mask=real, other=0)
 
-    block = tl.arange(0, BLOCKS_P)
-    at = (token * BLOCKS + block) * (KEEP + 1)
-    largest = tl.load(part_ptr + at, mask=block < BLOCKS, other=float("-inf"))
-    sums = tl.load(part_ptr + at + KEEP, mask=block < BLOCKS, other=0.0)
-    peak = tl.max(largest, axis=0)
-    log_total = peak + tl.log(tl.sum(sums * tl.exp(largest - peak), axis=0))
+    if LOGS:
+        block = tl.arange(0, BLOCKS_P)
+        at = (token * BLOCKS + block) * (KEEP + 1)
+        largest = tl.load(part_ptr + at, mask=block < BLOCKS, other=float("-inf"))
+        sums = tl.load(part_ptr + at + KEEP, mask=block < BLOCKS, other=0.0)
+        peak = tl.max(largest, axis=0)
+        log_total = peak + tl.log(tl.sum(sums * tl.exp(largest - peak), axis=0))
 
     for i in tl.static_range(TOP):
         score, place = tl.max(scores, axis=0, return_indices=True)
         found = tl.sum(tl.where(cell == place, index, 0), axis=0)
-        tl.store(kept_ptr + token * TOP + i, tl.load(ids_ptr + found))
-        known = tl.where(score > LOWEST, score - log_total, float("-inf"))
-        tl.store(logprob_ptr + token * TOP + i, known)
+        tl.store(kept_ptr + token * kept_row + i, tl.load(ids_ptr + found))
+        if LOGS:
+            known = tl.where(score > LOWEST, score - log_total, float("-inf"))
+            tl.store(logprob_ptr + token * TOP + i, known)
         scores = tl.where(cell == place, float("-inf"), scores)
 
 
@@ -59,17 +62,32 @@ def best_outputs(
 
     A score that is no number comes last and counts as impossible.
     """
-    run = Product(plan, x, weight, None, norm, early)
-    tokens, blocks, keep = x.shape[0], run.blocks, min(top, plan.block_n)
+    kept = x.new_empty((x.shape[0], top), dtype=torch.int32)
+    logprobs = x.new_empty((x.shape[0], top), dtype=torch.float32)
+    _choose(Product(plan, x, weight, None, norm, early), ids, kept, logprobs)
+    return kept, logprobs
+
+
+def best_output(
+    plan: Plan, x: Tensor, weight: Tensor, ids: Tensor, norm: Norm | None = None, out: Tensor | None = None,
+    *, early: bool = False,
+) -> Tensor:  # fmt: skip
+    """The ids of `best_outputs` for top = 1, int32 [T]: into `out`, of any stride, if there is one."""
+    kept = x.new_empty(x.shape[0], dtype=torch.int32) if out is None else out
+    _choose(Product(plan, x, weight, None, norm, early), ids, kept.unsqueeze(1), None)
+    return kept
+
+
+def _choose(run: Product, ids: Tensor, kept: Tensor, logprobs: Tensor | None) -> None:
+    """Fills kept int32 [T, top], and logprobs fp32 [T, top], contiguous, if they are asked for."""
+    x, blocks, top = run.x, run.blocks, kept.shape[1]
+    tokens, keep = x.shape[0], min(top, run.plan.block_n)
     parts = x.new_empty((tokens, blocks, keep + 1), dtype=torch.float32)
     index = x.new_empty((tokens, blocks, keep), dtype=torch.int32)
     launch(run, Sink(x, x, parts, index, keep))
-    kept = x.new_empty((tokens, top), dtype=torch.int32)
-    logprobs = x.new_empty((tokens, top), dtype=torch.float32)
-    cells = power_of_two(blocks * keep)
+    cells, logs = power_of_two(blocks * keep), logprobs is not None
     start(
-        _pick, (tokens,), parts, index, ids, kept, logprobs, BLOCKS=blocks, KEEP=keep, CELLS_P=cells,
-        BLOCKS_P=power_of_two(blocks), TOP=top, num_warps=warps_for(cells),
-        **dependent(early),
+        _pick, (tokens,), parts, index, ids, kept, parts if logprobs is None else logprobs, kept.stride(0),
+        BLOCKS=blocks, KEEP=keep, CELLS_P=cells, BLOCKS_P=power_of_two(blocks), TOP=top, LOGS=logs,
+        num_warps=warps_for(cells if logs else cells // 2), **dependent(run.early),
     )  # fmt: skip
-    return kept, logprobs

@@ -38,9 +38,10 @@ def _opening(
     tl.store(out_token_ptr + request, token, mask=real)
 
 
-@jit(do_not_specialize=["batch", "padded", "rows_ptr", "start_ptr"])
+@jit(do_not_specialize=["batch", "padded", "rows_ptr", "start_ptr", "root_ptr"])
 def _chain_places(
-    start_ptr, rows_ptr, table_ptr, lens_ptr, positions_ptr, slots_ptr, batch, padded, table_row,
+    start_ptr, rows_ptr, table_ptr, root_ptr, lens_ptr, positions_ptr, slots_ptr, tokens_ptr,
+    batch, padded, table_row,
     STEPS: tl.constexpr, STEPS_P: tl.constexpr, PAGE: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     enter(PDL)
@@ -56,6 +57,8 @@ def _chain_places(
     tl.store(lens_ptr + cell, length, mask=inside)
     tl.store(positions_ptr + cell, place, mask=inside)
     tl.store(slots_ptr + cell, page * PAGE + place % PAGE, mask=inside)
+    root = tl.load(root_ptr + request, mask=real, other=0)
+    tl.store(tokens_ptr + request * (STEPS + 2), root, mask=real)
 
 
 @jit(do_not_specialize=["batch", "rows_ptr", "start_ptr", "tokens_row", "parent_row"])
@@ -103,23 +106,27 @@ def opening(rows: Tensor, seq_lens: Tensor, tokens: Tensor, *, early: bool = Fal
 
 
 def chain_places(
-    start: Tensor, rows: Tensor, page_table: Tensor, page_size: int, steps: int, *, early: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """start: int32 [B]; rows: int64 [B]; page_table: int32 [R, P]. Returns (start + i int32, the same as
-    positions int64, their KV slots int64), [steps, B] each, of which every row starts aligned."""
+    start: Tensor, rows: Tensor, page_table: Tensor, page_size: int, steps: int, root: Tensor, *,
+    early: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """start: int32 [B]; rows: int64 [B]; page_table: int32 [R, P]; root: int32 [B]. Returns (start + i int32,
+    the same as positions int64, their KV slots int64), [steps, B] each, of which every row starts aligned,
+    and int32 [B, steps + 2] whose first column is the root, the rest unset."""
     batch = rows.shape[0]
     padded = -(-batch // _ALIGNED) * _ALIGNED
     lens = torch.empty((steps, padded), dtype=torch.int32, device=rows.device)
     positions, slots = (torch.empty((steps, padded), dtype=torch.int64, device=rows.device) for _ in range(2))
-    if batch and steps:
-        side = power_of_two(steps)
+    tokens = root.new_empty(batch, steps + 2)
+    if batch:
+        side = power_of_two(max(steps, 1))
         tile = tile_rows(batch, side)
         _chain_places[(triton.cdiv(batch, tile),)](
-            start, rows, page_table, lens, positions, slots, batch, padded, page_table.stride(0),
+            start, rows, page_table, root, lens, positions, slots, tokens,
+            batch, padded, page_table.stride(0),
             STEPS=steps, STEPS_P=side, PAGE=page_size, ROWS=tile, num_warps=warps_for(tile * side),
             **dependent(early),
         )  # fmt: skip
-    return lens[:, :batch], positions[:, :batch], slots[:, :batch]
+    return lens[:, :batch], positions[:, :batch], slots[:, :batch], tokens
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 # ruff: noqa: N803
 """Root mean square norms of two tensors, side by side in one: what an EAGLE3 draft layer begins with.
 
-Zhang & Sennrich 2019, eq. 4. Knows nothing of layers. Legend: T tokens, H normalised size.
+Zhang & Sennrich 2019, eq. 4. Knows nothing of layers. Legend: T tokens, V rows of a table, H normalised size.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def _normed(x_ptr, weight, out_ptr, at, inside, eps, H: tl.constexpr):
     return ((x * scale[:, None]).to(dtype).to(tl.float32) * weight.to(tl.float32)[None, :]).to(dtype)
 
 
-@jit(do_not_specialize=["rows"])
+@jit(do_not_specialize=["rows", "index_ptr", "index_row"])
 def _norm_pair(
-    a_ptr, a_weight_ptr, b_ptr, b_weight_ptr, out_ptr, rows, a_stride, b_stride, eps,
-    H: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    a_ptr, index_ptr, a_weight_ptr, b_ptr, b_weight_ptr, out_ptr, rows, a_stride, index_row, b_stride, eps,
+    H: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, LOOKUP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    # Grid: (blocks of rows, 2 sides).
+    # Grid: (blocks of rows, 2 sides). LOOKUP: the rows of a are those that the index names.
     side = tl.program_id(1)
     col = tl.arange(0, BLOCK)
     if side == 0:
@@ -38,26 +38,33 @@ def _norm_pair(
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     inside = (row < rows)[:, None] & (col < H)[None, :]
     if side == 0:
-        out = _normed(a_ptr, weight, out_ptr, row[:, None] * a_stride + col, inside, eps, H)
+        source = row
+        if LOOKUP:
+            source = tl.load(index_ptr + row * index_row, mask=row < rows, other=0).to(tl.int64)
+        out = _normed(a_ptr, weight, out_ptr, source[:, None] * a_stride + col, inside, eps, H)
     else:
         out = _normed(b_ptr, weight, out_ptr, row[:, None] * b_stride + col, inside, eps, H)
     tl.store(out_ptr + row[:, None] * (2 * H) + side * H + col[None, :], out, mask=inside)
 
 
 def norm_pair(
-    a: Tensor, a_weight: Tensor, b: Tensor, b_weight: Tensor, eps: float, *, early: bool = False
-) -> Tensor:
+    a: Tensor, a_weight: Tensor, b: Tensor, b_weight: Tensor, eps: float, index: Tensor | None = None, *,
+    early: bool = False,
+) -> Tensor:  # fmt: skip
     """a, b [T, H], last axis contiguous; weights [H] -> [T, 2H], the normed a first. Rounded as rms_norm is.
 
-    early: see kernels.launch.dependent.
+    index: int32 or int64 [T], of any stride: a is a table [V, H] whose rows these are. early: see
+    kernels.launch.dependent.
     """
-    rows, size = a.shape
+    rows, size = b.shape
     out = a.new_empty((rows, 2 * size))
+    at = a if index is None else index
     if rows:
         block = power_of_two(size)
         tile = tile_rows(rows, block)
         _norm_pair[(triton.cdiv(rows, tile), 2)](
-            a, a_weight, b, b_weight, out, rows, a.stride(0), b.stride(0), eps,
-            H=size, ROWS=tile, BLOCK=block, num_warps=warps_for(tile * block // 2), **dependent(early),
+            a, at, a_weight, b, b_weight, out, rows, a.stride(0), at.stride(0), b.stride(0), eps,
+            H=size, ROWS=tile, BLOCK=block, LOOKUP=index is not None, num_warps=warps_for(tile * block // 2),
+            **dependent(early),
         )  # fmt: skip
     return out

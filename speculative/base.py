@@ -66,13 +66,13 @@ class SpecPlan:
 class DraftTarget:
     """The target model as a draft model sees it while it is loaded.
 
-    name: the choice of the model group. embed: int64 [T] -> [T, H]. logits: [N, H] -> fp32 [N, V]. weights:
+    name: the choice of the model group. embedding: its matrix [V, H]. logits: [N, H] -> fp32 [N, V]. weights:
     "float32", "bfloat16", "float16", "int4". device: "cpu", "cuda:0".
     """
 
     name: str
     shape: ModelShape
-    embed: Callable[[Tensor], Tensor]
+    embedding: Callable[[], Tensor]
     logits: Callable[[Tensor], Tensor]
     weights: str
     device: str
@@ -118,7 +118,7 @@ class DraftHost:
     runs on. model, kv, draft, draft_extend: None or empty where the plan has no such thing. first_scratch:
     first slot of the scratch behind the pages of `kv`; row r owns plan.scratch slots from first_scratch + r *
     plan.scratch on. encode: text -> token ids of the target's vocabulary. count: adds one to the engine's
-    metric of that name.
+    metric of that name. early: as ModelOps.early says of the target's operations.
     """
 
     device: torch.device
@@ -134,6 +134,7 @@ class DraftHost:
     draft: AttentionBackend | None = None
     draft_extend: AttentionBackend | None = None
     count: Callable[[str], None] = _uncounted
+    early: bool = False
 
 
 @dataclass(frozen=True)

@@ -36,11 +36,12 @@ class NodeInputs:
 class ChainPlaces:
     """Where the passes of a chain of drafts stand, [steps, B] each, contiguous in B: pass i of a request at
     length n finds n + i tokens (lens int32) and writes its own at position n + i (int64), in the slot of it
-    (int64)."""
+    (int64). tokens: int32 [B, steps + 2], the root and room for the drafts."""
 
     lens: Tensor
     positions: Tensor
     slots: Tensor
+    tokens: Tensor
 
 
 # (slots int64 [B, W] of each request's window, accept_index int32 [B, W]) -> nothing: KV is moved in place
@@ -120,12 +121,15 @@ class DraftOps(ABC):
         return replace(tree, parent=torch.where(too_deep, ABSENT, tree.parent)), nodes
 
     def chain_places(
-        self, start: Tensor, rows: Tensor, page_table: Tensor, page_size: int, steps: int
+        self, start: Tensor, rows: Tensor, page_table: Tensor, page_size: int, steps: int, root: Tensor
     ) -> ChainPlaces:
-        """start: int32 [B] lengths before the pass; rows: int64 [B]; page_table: int32 [R, P]."""
+        """start: int32 [B] lengths before the pass; rows: int64 [B]; page_table: int32 [R, P]; root: int32
+        [B]."""
         lens = start + torch.arange(steps, dtype=torch.int32, device=start.device).unsqueeze(1)
         positions = lens.long()
-        return ChainPlaces(lens, positions, kv_slots(page_table, page_size, rows, positions))
+        tokens = root.new_empty(len(root), steps + 2)
+        tokens[:, 0] = root
+        return ChainPlaces(lens, positions, kv_slots(page_table, page_size, rows, positions), tokens)
 
     def path_rows(self, states: Tensor, accept_index: Tensor, count: int) -> Tensor:
         """[B * count, H]: the rows of [B * W, H] that hold the first `count` nodes of each accepted path,

@@ -77,9 +77,9 @@ class SimulatedOps(DraftOps):
         return self._inner.present_inputs(tree, shape, start, rows, page_table, page_size, max_drafts)
 
     def chain_places(
-        self, start: Tensor, rows: Tensor, page_table: Tensor, page_size: int, steps: int
+        self, start: Tensor, rows: Tensor, page_table: Tensor, page_size: int, steps: int, root: Tensor
     ) -> ChainPlaces:
-        return self._inner.chain_places(start, rows, page_table, page_size, steps)
+        return self._inner.chain_places(start, rows, page_table, page_size, steps, root)
 
     def path_rows(self, states: Tensor, accept_index: Tensor, count: int) -> Tensor:
         return self._inner.path_rows(states, accept_index, count)

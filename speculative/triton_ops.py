@@ -49,7 +49,7 @@ class TritonDraftOps(DraftOps):
     def geometry(self, tree: DraftTree, needs_mask: bool = True) -> TreeGeometry:
         if not needs_mask:  # a chain's shape is known beforehand
             return geometry(tree, needs_mask)
-        depths, mask = tree_geometry(tree.parent)
+        depths, mask = tree_geometry(tree.parent, early=self._early)
         return WalkedGeometry(tree.tokens, depths, mask, tree.parent)
 
     def accept_and_trim(
@@ -67,8 +67,9 @@ class TritonDraftOps(DraftOps):
             "the ratio test needs the distributions that the drafts were drawn from"
         )
         index, accepted, emitted = accept_ratio(
-            tree.tokens, tree.parent, target_probs, tree.probs, accept_coins, draw_coins
-        )
+            tree.tokens, tree.parent, target_probs, tree.probs, accept_coins, draw_coins,
+            early=self._early,
+        )  # fmt: skip
         return Accepted(index, accepted, emitted)
 
     def trim(
@@ -78,7 +79,7 @@ class TritonDraftOps(DraftOps):
         return packed[:, -5], packed[:, -4]
 
     def opening(self, rows: Tensor, ledger: Ledger) -> tuple[Tensor, Tensor]:
-        return opening(rows, ledger.seq_lens, ledger.tokens)
+        return opening(rows, ledger.seq_lens, ledger.tokens, early=self._early)
 
     def node_inputs(
         self,
@@ -89,7 +90,9 @@ class TritonDraftOps(DraftOps):
         page_table: Tensor,
         page_size: int,
     ) -> NodeInputs:
-        ids, positions, slots, _ = node_inputs(tree.tokens, shape.depths, start, rows, page_table, page_size)
+        ids, positions, slots, _ = node_inputs(
+            tree.tokens, shape.depths, start, rows, page_table, page_size, early=self._early
+        )
         return NodeInputs(ids, positions, slots)
 
     def present_inputs(
@@ -106,25 +109,25 @@ class TritonDraftOps(DraftOps):
             return tree, self.node_inputs(tree, shape, start, rows, page_table, page_size)
         limit = Limit(tree.parent, max_drafts)
         ids, positions, slots, parent = node_inputs(
-            tree.tokens, shape.depths, start, rows, page_table, page_size, limit
+            tree.tokens, shape.depths, start, rows, page_table, page_size, limit, early=self._early
         )
         return replace(tree, parent=parent), NodeInputs(ids, positions, slots)
 
     def chain_places(
-        self, start: Tensor, rows: Tensor, page_table: Tensor, page_size: int, steps: int
+        self, start: Tensor, rows: Tensor, page_table: Tensor, page_size: int, steps: int, root: Tensor
     ) -> ChainPlaces:
-        return ChainPlaces(*chain_places(start, rows, page_table, page_size, steps))
+        return ChainPlaces(*chain_places(start, rows, page_table, page_size, steps, root, early=self._early))
 
     def path_rows(self, states: Tensor, accept_index: Tensor, count: int) -> Tensor:
-        return path_rows(states, accept_index, count)
+        return path_rows(states, accept_index, count, early=self._early)
 
     def keep_last(
         self, kept: Tensor, rows: Tensor, hidden: Tensor, residual: Tensor | None, index: Tensor, count: int
     ) -> None:
-        keep_last(kept, rows, hidden, residual, index, count)
+        keep_last(kept, rows, hidden, residual, index, count, early=self._early)
 
     def best(self, logits: Tensor) -> Tensor:
-        return argmax(logits)
+        return argmax(logits, early=self._early)
 
     def settle(
         self,
@@ -178,7 +181,7 @@ class TritonDraftOps(DraftOps):
         """One launch for all layers of one shape; a KV layout of several groups takes one launch each."""
         groups = groupby(layers, key=lambda layer: (layer.k.shape, layer.k.dtype))
         sides = [[side for layer in group for side in (layer.k, layer.v)] for _, group in groups]
-        return partial(_compact, [Buffers.of(group) for group in sides])
+        return partial(_compact, [Buffers.of(group) for group in sides], self._early)
 
 
 def _ends(seq_lens: Tensor, rows: Tensor, columns: EndColumns) -> Ends:
@@ -193,6 +196,6 @@ def _table(ledger: Ledger | None) -> Table | None:
     return None if ledger is None else Table(ledger.tokens, ledger.seq_lens)
 
 
-def _compact(groups: Sequence[Buffers], slots: Tensor, accept_index: Tensor) -> None:
+def _compact(groups: Sequence[Buffers], early: bool, slots: Tensor, accept_index: Tensor) -> None:
     for buffers in groups:
-        compact_kv(buffers, slots, accept_index)
+        compact_kv(buffers, slots, accept_index, early=early)

@@ -80,8 +80,8 @@ class CausalLM(ABC):
                 "of spec= reads; choose spec=ngram or spec=none"
             )
 
-    def embed(self, input_ids: Tensor) -> Tensor:
-        """int64 [T] -> [T, H], what a draft model shares. UserError from models without embeddings."""
+    def embedding(self) -> Tensor:
+        """[V, H] by token, what a draft model shares. UserError from models without embeddings."""
         raise UserError(f"{self.shape.architecture} has no embeddings that a draft model could share")
 
     @abstractmethod

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from backends.base import ModelOps
 from engine.batch import ForwardBatch, KVGroup, KVLayout, LayerKV
@@ -99,15 +98,14 @@ class LlamaModel(CausalLM):
         cos, sin = rope_tables(shape, shape.max_positions + OVERSHOOT, str(self.device))
         self.layers = [DecoderLayer(shape, layer, cos, sin) for layer in weights.layers]
 
-    def embed(self, input_ids: Tensor) -> Tensor:
-        """int64 [T] -> [T, H]."""
-        return functional.embedding(input_ids, self.weights.embed)
+    def embedding(self) -> Tensor:
+        return self.weights.embed
 
     def collect(self, layers: Sequence[int]) -> None:
         self.aux_layers = tuple(layers)
 
     def run_pass(self, batch: ForwardBatch, ops: ModelOps, kv: Sequence[LayerKV]) -> Pass:
-        hidden, residual = self.embed(batch.input_ids), None
+        hidden, residual = ops.rows(self.weights.embed, batch.input_ids), None
         aux: list[Tensor] = []
         for index, (layer, layer_kv) in enumerate(zip(self.layers, kv, strict=True)):
             q, k, v, residual = layer.pre_attention(hidden, residual, layer_kv, batch, ops)

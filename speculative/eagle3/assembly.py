@@ -55,7 +55,7 @@ def _growth(size: TreeSize, host: DraftHost) -> Growth:
     if host.kernels == "triton":
         from speculative.eagle3.triton_growth import TritonGrowth  # decorates kernels
 
-        return TritonGrowth(size)
+        return TritonGrowth(size, host.early)
     return TorchGrowth(size)
 
 
@@ -70,7 +70,7 @@ def pauses(config: Options, host: DraftHost) -> Pauses:
 def silenced_by(host: DraftHost) -> Silenced:
     """What takes the drafts of some requests away."""
     if host.kernels == "triton":
-        from speculative.eagle3.triton_silence import triton_silenced  # decorates kernels
+        from speculative.eagle3.triton_silence import TritonSilenced  # decorates kernels
 
-        return triton_silenced
+        return TritonSilenced(host.early)
     return silenced

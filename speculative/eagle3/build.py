@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from engine.errors import UserError
 from engine.models.linear import Int4Linear, Linear, dense_linear, fits_int4
@@ -24,7 +23,7 @@ from speculative.eagle3.shortlist import DenseBest, chooser
 from speculative.eagle3.vocabulary import check_marks, target_ids
 
 OVERSHOOT = 64  # positions past the target's last that a late step may touch before its result is dropped
-_IDS_AT_ONCE = 8192
+_ROWS_AT_ONCE = 8192
 
 
 def build_draft(shape: Eagle3Shape, reader: WeightReader, target: DraftTarget) -> Eagle3Draft:
@@ -46,16 +45,6 @@ class TargetHead(Linear):
         return 0
 
 
-class OwnEmbedding:
-    """An embedding that the checkpoint brings: weight [V, H]."""
-
-    def __init__(self, weight: Tensor) -> None:
-        self.weight = weight
-
-    def __call__(self, input_ids: Tensor) -> Tensor:
-        return functional.embedding(input_ids, self.weight)
-
-
 class _Builder:
     """Reads, converts, merges and packs tensors."""
 
@@ -72,7 +61,7 @@ class _Builder:
         return Eagle3Weights(
             state_norm=self._state_norm(),
             fc=self._fc(),
-            embed=embedding or self._target.embed,
+            embed=self._target.embedding() if embedding is None else embedding,
             embed_norm=self._tensor(names.LAYER + "input_layernorm.weight"),
             hidden_norm=self._tensor(names.LAYER + "hidden_norm.weight"),
             qkv=self._linear(qkv),
@@ -84,7 +73,7 @@ class _Builder:
             head=head,
             choice=DenseBest(head) if matrix is None else chooser(matrix, head),
             target_ids=self._target_ids(outputs),
-            own_bytes=embedding.weight.nbytes if embedding else 0,
+            own_bytes=0 if embedding is None else embedding.nbytes,
         )
 
     def _tensor(self, name: str) -> Tensor:
@@ -113,13 +102,13 @@ class _Builder:
                 return Int4Linear(blocks, bias, keep_dense=True)
         return dense_linear(weight.to(self._target.device, self._dtype).contiguous(), bias)
 
-    def _embedding(self) -> OwnEmbedding | None:
+    def _embedding(self) -> Tensor | None:
         """None where it is the target's: not stored, or stored and equal."""
         if names.EMBED not in self._reader.shapes:
             self._check_shared_embedding()
             return None
         weight = self._tensor(names.EMBED)
-        return None if self._equals_target(weight) else OwnEmbedding(weight)
+        return None if self._equals_target(weight) else weight
 
     def _check_shared_embedding(self) -> None:
         own, theirs = self._shape.layer.hidden_size, self._target.shape.hidden_size
@@ -132,10 +121,10 @@ class _Builder:
     def _equals_target(self, weight: Tensor) -> bool:
         if weight.shape[1] != self._target.shape.hidden_size:
             return False
-        ids = torch.split(torch.arange(len(weight), device=weight.device), _IDS_AT_ONCE)
-        return all(torch.equal(weight[part], self._target.embed(part)) for part in ids)
+        own, theirs = (torch.split(x, _ROWS_AT_ONCE) for x in (weight, self._target.embedding()))
+        return all(torch.equal(x, y) for x, y in zip(own, theirs, strict=True))
 
-    def _head(self, embedding: OwnEmbedding | None) -> tuple[Linear, Tensor | None]:
+    def _head(self, embedding: Tensor | None) -> tuple[Linear, Tensor | None]:
         """The head and its matrix [Vd, H]: the draft's own, its embedding, or the target's (None)."""
         layer = self._shape.layer
         if not layer.tied and names.HEAD in self._reader.shapes:
@@ -144,11 +133,10 @@ class _Builder:
             weight = self._tensor(names.HEAD)
             return dense_linear(weight), weight
         if layer.tied and embedding is not None:
-            return dense_linear(embedding.weight), embedding.weight
+            return dense_linear(embedding), embedding
         self._check_shared_head()
         if layer.tied and not self._target.shape.tied:
-            every = torch.arange(layer.vocab_size, device=self._target.device)
-            matrix = self._target.embed(every)
+            matrix = self._target.embedding()
             return dense_linear(matrix), matrix
         return TargetHead(self._target.logits), None
 

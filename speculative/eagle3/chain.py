@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-import torch
 from torch import Tensor
 
 from engine.batch import DraftTree
@@ -34,12 +33,12 @@ class Chain(Proposal):
         self._draft, self._passes = draft, passes
 
     def __call__(self, view: DraftView, hidden: Tensor) -> DraftTree:
-        tokens = [view.root(), self._draft.best(hidden)]
-        for place in self._passes.lead(view, view.width - 2):
-            left = self._passes.ahead(view, place, tokens[-1], hidden)
-            best, hidden = self._draft.best_after(left)
-            tokens.append(best)
-        return chain(torch.stack(tokens, dim=1))
+        tokens, places = self._passes.lead(view, view.width - 2)
+        drafts = tokens.unbind(1)[1:]
+        self._draft.best(hidden, drafts[0])
+        for place, last, new in zip(places, drafts, drafts[1:], strict=False):
+            hidden = self._draft.best_after(self._passes.ahead(view, place, last, hidden), new)
+        return chain(tokens)
 
 
 class SampledChain(Proposal):
@@ -54,7 +53,8 @@ class SampledChain(Proposal):
         if view.draws is None:
             return self._certain(view, hidden)
         drawn = [self._draw(view, 0, hidden)]
-        for step, place in enumerate(self._passes.lead(view, view.width - 2)):
+        _, places = self._passes.lead(view, view.width - 2)
+        for step, place in enumerate(places):
             hidden = self._passes.ahead(view, place, drawn[-1][0], hidden).total()
             drawn.append(self._draw(view, step + 1, hidden))
         return sampled_chain(view.root(), [token for token, _ in drawn], [q for _, q in drawn])

@@ -10,7 +10,7 @@ Hq and Hkv heads, D head size, V and Vd vocabularies of target and draft.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,13 +31,13 @@ from speculative.eagle3.shortlist import DenseBest, Shortlist
 class Eagle3Weights:
     """Norms [H]. fc: n * Ht -> H; qkv: 2H -> (Hq + 2 Hkv) D; gate_up: H -> 2F, gate first; head: H -> Vd.
 
-    choice: the head's argmax. embed: int64 [T] -> [T, H] in memory of its own. target_ids: int32 [Vd].
+    choice: the head's argmax. embed: [V, H]. target_ids: int32 [Vd].
     own_bytes: of an embedding that the target does not share.
     """
 
     state_norm: StateNorm
     fc: Linear
-    embed: Callable[[Tensor], Tensor]
+    embed: Tensor
     embed_norm: Tensor
     hidden_norm: Tensor
     qkv: Linear
@@ -131,8 +131,8 @@ class Eagle3Draft(DraftModel):
     def _inputs(self, batch: ForwardBatch, hidden: Tensor, ops: ModelOps) -> Tensor:
         """[T, 2H]: normed embedding and hidden side by side."""
         weights = self.weights
-        embedded = weights.embed(batch.input_ids)
-        return ops.norm_pair(embedded, weights.embed_norm, hidden, weights.hidden_norm, self._eps)
+        tokens, norms = batch.input_ids, (weights.embed_norm, weights.hidden_norm)
+        return ops.norm_pair(weights.embed, tokens, norms[0], hidden, norms[1], self._eps)
 
     def _rotated(
         self, x: Tensor, batch: ForwardBatch, ops: ModelOps, kv: LayerKV
@@ -160,17 +160,18 @@ class Eagle3Draft(DraftModel):
         """The norm in front of the head; None where `forward` has applied it."""
         return None if self.shape.norm_output else self.weights.final_norm
 
-    def best(self, hidden: Tensor) -> Tensor:
-        """[N, H] -> int32 [N]: the most probable next tokens, in target ids."""
+    def best(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """[N, H] -> int32 [N]: the most probable next tokens, in target ids. out: where they go."""
         weights = self.weights
-        return self._ops.best(hidden, self._head_norm, self._eps, weights.choice, weights.target_ids)
+        return self._ops.best(hidden, self._head_norm, self._eps, weights.choice, weights.target_ids, out)
 
-    def best_after(self, left: Leaving) -> tuple[Tensor, Tensor]:
-        """(`best` of a pass's result, the result [N, H]), the sum made on the way; `left` is used up."""
+    def best_after(self, left: Leaving, out: Tensor) -> Tensor:
+        """`best` of a pass's result goes to `out`; returns the result, [N, H], the sum made on the way.
+        `left` is used up."""
         hidden, normed = self._normed(left)
         weights = self.weights
-        best = self._ops.best(normed, None, self._eps, weights.choice, weights.target_ids)
-        return best, hidden
+        self._ops.best(normed, None, self._eps, weights.choice, weights.target_ids, out)
+        return hidden
 
     def top_after(self, left: Leaving, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """(ids, probabilities) as `top` of a pass's result, and the result; `left` is used up."""

@@ -147,7 +147,7 @@ class Eagle3(Speculator):
         return seen.hidden if seen.aux is None else seen.aux
 
     def _kept(self, view: DraftView) -> Tensor:
-        return view.relay[HIDDEN].index_select(0, view.rows)
+        return self._passes.rows(view.relay[HIDDEN], view.rows)
 
     def _keep(self, view: DraftView, hidden: Tensor) -> None:
         view.relay[HIDDEN].index_copy_(0, view.rows, hidden)

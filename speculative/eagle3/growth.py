@@ -32,8 +32,8 @@ class TreeSize:
 @dataclass(frozen=True)
 class Front:
     """The nodes that are continued next. survivors: int64 [B, K] among the candidates; tokens: int32 [B, K];
-    source: int64 [B * K], their parents among the nodes of the level before (without a meaning at the
-    first); positions: int64 [B * K]; window: of all nodes continued so far, these last."""
+    source: int64 [B * K], their parents among the nodes of the level before, at the first among the B roots;
+    positions: int64 [B * K]; window: of all nodes continued so far, these last."""
 
     survivors: Tensor
     tokens: Tensor
@@ -77,13 +77,14 @@ class TorchGrowth:
         own = torch.eye(topk, dtype=torch.bool, device=device).expand(batch, topk, topk)
         if window is None:
             child = torch.arange(topk, device=device).expand(batch, topk)
-            first, depth, seen = 0, 0, own.contiguous()
+            first, depth, seen, above = 0, 0, own.contiguous(), 1
         else:
             first, depth = found.tokens.shape[1] - topk * topk, window.seen.shape[2] // topk
+            above = topk
             child = best_of(found.scores[:, first:], topk)
             index = (child // topk).unsqueeze(2).expand(-1, -1, window.seen.shape[2])
             seen = torch.cat((window.seen.gather(1, index), own), dim=2)
-        source = torch.arange(batch, device=device).unsqueeze(1) * topk + child // topk
+        source = torch.arange(batch, device=device).unsqueeze(1) * above + child // topk
         survivors = first + child
         return Front(
             survivors,

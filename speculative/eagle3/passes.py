@@ -52,19 +52,24 @@ class DraftPasses:
         self._following = host.draft_extend
         attention = self._drafting or self._following
         assert attention is not None, "a draft model runs over no attention"
+        self._gather = attention.ops.rows
         draft.use(attention.ops)
         self._last = draft.positions - 1
         self._overreach = host.context > draft.positions
 
-    def lead(self, view: DraftView, steps: int) -> tuple[Place, ...]:
-        """Where the first `steps` passes of a chain stand, all of them at once."""
+    def lead(self, view: DraftView, steps: int) -> tuple[Tensor, tuple[Place, ...]]:
+        """(tokens int32 [B, steps + 2], the root and room for what a chain of so many passes drafts; where
+        they stand, all of them at once)."""
         lens = view.seq_lens
-        places = self._ops.chain_places(lens.device, view.rows, view.page_table, view.page_size, steps)
+        places = self._ops.chain_places(
+            lens.device, view.rows, view.page_table, view.page_size, steps, view.root()
+        )
         positions = self._reach(places.positions)
-        return tuple(
+        stands = tuple(
             Place(moved(lens, step, places.lens[step]), positions[step], places.slots[step])
             for step in range(steps)
         )
+        return places.tokens, stands
 
     def ahead(self, view: DraftView, place: Place, tokens: Tensor, hidden: Tensor) -> Leaving:
         """One token a request at a place of `lead`: tokens int32 [B] and hidden [B, H] -> [B, H]."""
@@ -90,6 +95,10 @@ class DraftPasses:
         at = self._ops.node_inputs(drafts, shape, lens.device, view.rows, view.page_table, view.page_size)
         batch = self._verify(view, at.ids, self._reach(at.positions), at.slots, lens, tokens.shape[1])
         return self._run(batch, self._draft.fuse(states), self._following)
+
+    def rows(self, states: Tensor, index: Tensor) -> Tensor:
+        """Rows of [N, H] by an int64 index [T] -> [T, H], a new tensor."""
+        return self._gather(states, index)
 
     def path_rows(self, states: Tensor, accept_index: Tensor, count: int) -> Tensor:
         """[B * W, n * Ht] -> [B * count, n * Ht], see DraftOps.path_rows."""

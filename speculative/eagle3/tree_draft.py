@@ -29,18 +29,10 @@ class Tree(Proposal):
         window = None
         for _ in range(min(self._size.levels, view.width - 1) - 1):
             front = self._growth.front(view, found, window)
-            given = self._given(hidden, front, first=window is None)
+            given = self._passes.rows(hidden, front.source)
             found, hidden = self._descend(view, found, front, given)
             window = front.window
         return self._growth.keep(found, view.root(), view.width - 1)
-
-    def _given(self, hidden: Tensor, front: Front, *, first: bool) -> Tensor:
-        """[B * K, H] that goes in beside the tokens: the parents' outputs; the first level continues the one
-        last entry, [B, H]."""
-        if not first:
-            return hidden.index_select(0, front.source)
-        batch, topk = front.tokens.shape
-        return hidden.unsqueeze(1).expand(-1, topk, -1).reshape(batch * topk, hidden.shape[1])
 
     def _descend(
         self, view: DraftView, found: Candidates, front: Front, hidden: Tensor

@@ -18,26 +18,29 @@ from speculative.eagle3.passes import Window
 class TritonGrowth:
     """`TorchGrowth`, integer for integer."""
 
-    def __init__(self, size: TreeSize) -> None:
-        self._size = size
+    def __init__(self, size: TreeSize, early: bool = False) -> None:
+        """early: as kernels.launch.dependent takes it."""
+        self._size, self._early = size, early
 
     def first(self, tokens: Tensor, logprobs: Tensor) -> Candidates:
         none = tokens[:, :0]
         parent = none.long()  # of no elements: nothing is launched
-        return Candidates(
-            *next_level(none, logprobs[:, :0], parent, parent, tokens.unsqueeze(1), logprobs.unsqueeze(1))
-        )
+        added = tokens.unsqueeze(1), logprobs.unsqueeze(1)
+        return Candidates(*next_level(none, logprobs[:, :0], parent, parent, *added, early=self._early))
 
     def add(self, found: Candidates, survivors: Tensor, tokens: Tensor, logprobs: Tensor) -> Candidates:
-        return Candidates(*next_level(found.tokens, found.scores, found.parent, survivors, tokens, logprobs))
+        known = found.tokens, found.scores, found.parent
+        return Candidates(*next_level(*known, survivors, tokens, logprobs, early=self._early))
 
     def front(self, view: DraftView, found: Candidates, window: Window | None) -> Front:
         size, lens = self._size, view.seq_lens.device
         seen = None if window is None else window.seen
         survivors, tokens, source, positions, slots, seen = front(
-            found.tokens, found.scores, seen, view.rows, lens, size.topk, size.first_scratch, size.scratch
-        )
+            found.tokens, found.scores, seen, view.rows, lens, size.topk, size.first_scratch, size.scratch,
+            early=self._early,
+        )  # fmt: skip
         return Front(survivors, tokens, source, positions, Window(slots, seen))
 
     def keep(self, found: Candidates, root: Tensor, count: int) -> DraftTree:
-        return DraftTree(*keep_best(found.tokens, found.scores, found.parent, root, count))
+        known = found.tokens, found.scores, found.parent
+        return DraftTree(*keep_best(*known, root, count, early=self._early))

@@ -47,7 +47,7 @@ def make_notes(host: DraftHost) -> Notes:
     if host.kernels == "triton":
         from speculative.ngram.triton_lookups import TritonNotes  # decorates kernels
 
-        return TritonNotes()
+        return TritonNotes(host.early)
     return TorchNotes()
 
 
@@ -55,7 +55,7 @@ def _history(options: MatchOptions, host: DraftHost) -> Lookup:
     if host.kernels == "triton":
         from speculative.ngram.triton_lookups import TritonHistory  # decorates kernels
 
-        return TritonHistory(options, host.vocab_size)
+        return TritonHistory(options, host.vocab_size, host.early)
     return TorchHistory(options, host.vocab_size, host.context, host.device)
 
 
@@ -63,5 +63,5 @@ def _corpus(corpus: DeviceCorpus, options: MatchOptions, host: DraftHost) -> Loo
     if host.kernels == "triton":
         from speculative.ngram.triton_lookups import TritonCorpus  # decorates kernels
 
-        return TritonCorpus(corpus, options)
+        return TritonCorpus(corpus, options, host.early)
     return TorchCorpus(corpus, options)

@@ -20,8 +20,9 @@ from speculative.ngram.signal import FIRST, MOST, STREAK, STREAK_SHIFT
 class TritonHistory:
     """`TorchHistory` in two launches a continuation."""
 
-    def __init__(self, options: MatchOptions, vocab_size: int) -> None:
-        self._options = options
+    def __init__(self, options: MatchOptions, vocab_size: int, early: bool = False) -> None:
+        """early: as kernels.launch.dependent takes it."""
+        self._options, self._early = options, early
         self._votes = vocab_size if options.frequent else None
 
     def find(self, view: DraftView, branches: int, depth: int) -> Found:
@@ -35,6 +36,7 @@ class TritonHistory:
             branches=branches,
             depth=depth,
             vocab_size=self._votes,
+            early=self._early,
         )
         return Found(length, tokens)
 
@@ -42,9 +44,10 @@ class TritonHistory:
 class TritonCorpus:
     """`TorchCorpus` with its search in one launch."""
 
-    def __init__(self, corpus: DeviceCorpus, options: MatchOptions) -> None:
+    def __init__(self, corpus: DeviceCorpus, options: MatchOptions, early: bool = False) -> None:
+        """early: as kernels.launch.dependent takes it."""
         self._corpus = corpus
-        self._options = options
+        self._options, self._early = options, early
 
     def find(self, view: DraftView, branches: int, depth: int) -> Found:
         length, end = self.neighbours(view)
@@ -61,19 +64,24 @@ class TritonCorpus:
             min_match=self._options.min_match,
             max_match=self._options.max_match,
             neighbours=NEIGHBOURS,
+            early=self._early,
         )
 
 
 class TritonNotes:
-    """`TorchNotes` in a launch each."""
+    """`TorchNotes` in a launch each. early: as kernels.launch.dependent takes it."""
+
+    def __init__(self, early: bool = False) -> None:
+        self._early = early
 
     def drafted(self, view: DraftView, found: Found) -> DraftTree:
         first, streak = view.relay[FIRST], view.relay[STREAK]
-        return DraftTree(
-            *ngram_tree(
-                view.root(), found.tokens, found.length, view.rows, first, streak, view.width, STREAK_SHIFT
-            )
-        )
+        made = ngram_tree(
+            view.root(), found.tokens, found.length, view.rows, first, streak, view.width, STREAK_SHIFT,
+            early=self._early,
+        )  # fmt: skip
+        return DraftTree(*made)
 
     def came(self, view: DraftView, emitted: Tensor) -> None:
-        ngram_streak(emitted, view.rows, view.relay[FIRST], view.relay[STREAK], MOST)
+        first, streak = view.relay[FIRST], view.relay[STREAK]
+        ngram_streak(emitted, view.rows, first, streak, MOST, early=self._early)

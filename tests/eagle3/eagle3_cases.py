@@ -59,7 +59,7 @@ def toy_target(weights: str = "float32", device: str = "cpu", **changes: Any) ->
     embed = target_embedding(shape).to(device, dtype)
     head = embed if shape.tied else matrix("head of the target", shape.vocab_size, shape.hidden_size)
     head = head.to(device, dtype)
-    return DraftTarget("toy", shape, lambda i: embed[i], lambda x: (x @ head.T).float(), weights, device)
+    return DraftTarget("toy", shape, lambda: embed, lambda x: (x @ head.T).float(), weights, device)
 
 
 def target_embedding(shape: ModelShape) -> Tensor:

@@ -55,11 +55,12 @@ class Trace:
         self.passes.append(Pass(batch.input_ids.tolist(), batch.positions.tolist(), given, out.clone()))
         return Leaving(out, None)
 
-    def _next(self, hidden: Tensor) -> Tensor:
-        return torch.tensor([next(self._script)], dtype=torch.int32)
+    def _next(self, hidden: Tensor, out: Tensor) -> Tensor:
+        return out.fill_(next(self._script))
 
-    def _next_after(self, left: Leaving) -> tuple[Tensor, Tensor]:
-        return self._next(left.hidden), left.hidden
+    def _next_after(self, left: Leaving, out: Tensor) -> Tensor:
+        self._next(left.hidden, out)
+        return left.hidden
 
     def _observed(self, view: DraftView, seen: Observed) -> None:
         assert seen.aux is not None

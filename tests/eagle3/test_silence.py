@@ -14,7 +14,7 @@ from engine.batch import ABSENT, SeqLens
 from speculative.base import DraftView
 from speculative.eagle3.options import REMEMBERED
 from speculative.eagle3.silence import COLD, TOO_LONG, silenced
-from speculative.eagle3.triton_silence import triton_silenced
+from speculative.eagle3.triton_silence import TritonSilenced
 from speculative.tree import chain
 
 LONGEST = 20
@@ -26,7 +26,7 @@ def a_view(lens: list[int], width: int) -> DraftView:
     return DraftView(none, rows, SeqLens(device, tuple(lens)), {}, none, 1, none, width)
 
 
-@pytest.mark.parametrize("silence", [silenced, triton_silenced])
+@pytest.mark.parametrize("silence", [silenced, TritonSilenced()])
 @pytest.mark.parametrize(("long", "cold"), [(True, True), (True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("width", [2, 5])
 def test_who_is_silent(silence, long: bool, cold: bool, width: int) -> None:
@@ -52,7 +52,7 @@ def test_who_is_silent(silence, long: bool, cold: bool, width: int) -> None:
     assert torch.equal(found.tokens, tree.tokens)
 
 
-@pytest.mark.parametrize("silence", [silenced, triton_silenced])
+@pytest.mark.parametrize("silence", [silenced, TritonSilenced()])
 def test_an_idle_batch(silence) -> None:
     found = silence(chain(torch.zeros(0, 3, dtype=torch.int32)), a_view([], 3), LONGEST, None)
     assert (tuple(found.parent.shape), tuple(found.signal.shape)) == ((0, 3), (0,))

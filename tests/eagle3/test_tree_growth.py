@@ -17,7 +17,7 @@ from speculative.eagle3.growth import Front, Growth, TorchGrowth, TreeSize
 from speculative.eagle3.triton_growth import TritonGrowth
 
 KINDS = ("random", "ties", "certain", "impossible", "broken")
-FIELDS = ("survivors", "tokens", "positions")
+FIELDS = ("survivors", "tokens", "positions", "source")
 
 
 def a_view(batch: int) -> DraftView:
@@ -71,7 +71,7 @@ def test_growth(topk: int, levels: int, count: int, kind: str, batch: int) -> No
     for level in range(levels - 1):
         windows = [front.window for front in fronts] or [None, None]
         fronts = [g.front(view, f, w) for g, f, w in zip(both, found, windows, strict=True)]
-        same(*fronts, *FIELDS, *(("source",) if level else ()))
+        same(*fronts, *FIELDS)
         same(fronts[0].window, fronts[1].window, "slots", "seen")
         shape = (batch, topk, topk)
         added = tokens(shape, 3 + level), logprobs(kind, shape, 9 + level)

@@ -64,8 +64,9 @@ def others() -> Iterator[Variant]:
     for gate in (False, True):
         yield _sum_parts, 4, {"N": 3072, "BLOCK_N": 1024, "SPLIT": 3, "GATE": gate, "BIAS": gate}
     for top, cells in ((1, 512), (16, 8192)):
-        yield _pick, 8, {"BLOCKS": 500, "KEEP": top, "CELLS_P": cells, "BLOCKS_P": 512, "TOP": top}
-    yield _norm_pair, 4, {"H": 4096, "ROWS": 1, "BLOCK": 4096}
+        sizes = {"BLOCKS": 500, "KEEP": top, "CELLS_P": cells, "BLOCKS_P": 512}
+        yield _pick, 8, {**sizes, "TOP": top, "LOGS": top > 1}
+    yield _norm_pair, 4, {"H": 4096, "ROWS": 1, "BLOCK": 4096, "LOOKUP": True}
 
 
 def main(capability: int, dtype: str) -> None:

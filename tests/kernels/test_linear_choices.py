@@ -133,7 +133,13 @@ def test_best_and_top_equal_the_separate_operations(plan: Plan, normed: bool) ->
     x = random(2, K, seed=1)
     weight = None if normed else random(K, seed=2)
     kept = x.clone()
-    assert torch.equal(ops.best(x, weight, EPS, head, ids), TorchOps().best(x, weight, EPS, head, ids))
+    likeliest = TorchOps().best(x, weight, EPS, head, ids)
+    assert torch.equal(ops.best(x, weight, EPS, head, ids), likeliest)
+    for each in (ops, TorchOps()):
+        columns = torch.full((2, 3), -5, dtype=torch.int32)
+        each.best(x, weight, EPS, head, ids, columns[:, 1])
+        assert torch.equal(columns[:, 1], likeliest)
+        assert bool((columns[:, [0, 2]] == -5).all())
     for found, expected in zip(
         ops.top(x, weight, EPS, head, ids, 3), TorchOps().top(x, weight, EPS, head, ids, 3), strict=True
     ):
@@ -145,16 +151,35 @@ def test_best_and_top_equal_the_separate_operations(plan: Plan, normed: bool) ->
 @CPU
 @pytest.mark.parametrize("tokens", [0, 1, 5])
 def test_two_norms_side_by_side(tokens: int) -> None:
-    a, b = random(tokens, K), random(tokens, 2 * K, seed=1)[:, K:]
+    table, b = random(9, K), random(tokens, 2 * K, seed=1)[:, K:]
+    index = torch.tensor([[8, 0], [3, 1], [3, 2], [0, 5], [7, 7]])[:tokens, 0]
+    a = table[index]
     first, second = random(K, seed=2), random(K, seed=3)
     kept = b.clone()
     expected = torch.cat(
         [torch.nn.functional.rms_norm(x, (K,), w, EPS) for x, w in ((a, first), (b, second))], dim=1
     )
-    for ops in (TorchOps(), TritonOps()):
-        found = ops.norm_pair(a.clone(), first, b, second, EPS)
+    before = table.clone()
+    kinds = (torch.int64, torch.int32)
+    for ops, ids in ((ops, index.to(kind)) for ops in (TorchOps(), TritonOps()) for kind in kinds):
+        found = ops.norm_pair(table, ids, first, b, second, EPS)
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
         assert torch.equal(b, kept)
+        assert torch.equal(table, before)
+
+
+@CPU
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tokens", [0, 1, 5])
+def test_rows_of_a_table(tokens: int, dtype: torch.dtype) -> None:
+    table = random(9, K).to(dtype)
+    index = torch.tensor([[8, 0], [3, 1], [3, 2], [0, 5], [7, 7]])
+    for kind in (torch.int64, torch.int32):
+        ids = index.to(kind)[:tokens, 0]  # of any stride
+        for ops in (TorchOps(), TritonOps()):
+            found = ops.rows(table, ids)
+            assert found.dtype == dtype
+            assert torch.equal(found, table[ids.long()])
 
 
 @CPU

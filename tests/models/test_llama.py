@@ -66,7 +66,7 @@ def test_aux_states_are_the_inputs_of_the_chosen_layers() -> None:
     hidden, aux = model.forward_with_aux(batch, loop.attention, loop.kv)
     assert aux is not None
     first, third, last = aux.split(model.shape.hidden_size, dim=1)
-    assert torch.equal(first, model.embed(batch.input_ids))
+    assert torch.equal(first, model.embedding()[batch.input_ids])
     assert torch.equal(loop.attention.ops.rms_norm(last, model.weights.final_norm, 1e-5), hidden)
     shorter = tiny(layers=2)
     shorter.aux_layers = (2,)

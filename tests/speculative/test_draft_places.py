@@ -44,7 +44,11 @@ def a_batch(batch: int, page_size: int, device: str) -> tuple[Tensor, Tensor, Te
 def test_places_of_a_chain(device: str, page_size: int, steps: int, batch: int) -> None:
     start, rows, pages = a_batch(batch, page_size, device)
     for ops in both():
-        places = ops.chain_places(start, rows, pages, page_size, steps)
+        root = torch.arange(3, 3 + batch, dtype=torch.int32, device=device)
+        places = ops.chain_places(start, rows, pages, page_size, steps, root)
+        assert places.tokens.shape == (batch, steps + 2)
+        assert (places.tokens.dtype, places.tokens.is_contiguous()) == (torch.int32, True)
+        assert torch.equal(places.tokens[:, 0], root)
         assert (places.lens.dtype, places.positions.dtype) == (torch.int32, torch.int64)
         assert places.slots.dtype == torch.int64
         assert places.slots.shape == places.lens.shape == places.positions.shape == (steps, batch)
@@ -62,7 +66,8 @@ def test_places_of_a_chain(device: str, page_size: int, steps: int, batch: int) 
 @pytest.mark.parametrize("batch", [1, 3, 5])
 def test_every_pass_of_a_chain_is_aligned(device: str, batch: int) -> None:
     """Attention kernels are compiled for aligned lengths: others would be compiled while requests wait."""
-    places = draft_ops("triton").chain_places(*a_batch(batch, 16, device), 16, 4)
+    start, rows, pages = a_batch(batch, 16, device)
+    places = draft_ops("triton").chain_places(start, rows, pages, 16, 4, start)
     for values in (places.lens, places.positions, places.slots):
         assert all(values[step].data_ptr() % 16 == 0 for step in range(4))
 

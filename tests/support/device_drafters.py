@@ -82,8 +82,9 @@ def teach_drafts(monkeypatch: pytest.MonkeyPatch, table: Tensor) -> None:
     def given(hidden: Tensor) -> Tensor:
         return hidden[:, 0].round().int().clamp(0, len(table) - 1)
 
-    def best(self: Eagle3Draft, hidden: Tensor) -> Tensor:
-        return likely(table, given(hidden))
+    def best(self: Eagle3Draft, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        found = likely(table, given(hidden))
+        return found if out is None else out.copy_(found)
 
     def top(self: Eagle3Draft, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
         steps = torch.arange(k, dtype=torch.int32, device=hidden.device)
@@ -91,8 +92,9 @@ def teach_drafts(monkeypatch: pytest.MonkeyPatch, table: Tensor) -> None:
         tokens = torch.where(given(hidden).unsqueeze(1) % 3 == 0, tokens.flip(1), tokens)
         return tokens, (-(steps + 0.3) / 2).expand(len(hidden), k)
 
-    def best_after(self: Eagle3Draft, left: Leaving) -> tuple[Tensor, Tensor]:
-        return best(self, left.hidden), left.hidden
+    def best_after(self: Eagle3Draft, left: Leaving, out: Tensor) -> Tensor:
+        best(self, left.hidden, out)
+        return left.hidden
 
     def top_after(self: Eagle3Draft, left: Leaving, k: int) -> tuple[Tensor, Tensor, Tensor]:
         return *top(self, left.hidden, k), left.hidden

@@ -69,15 +69,20 @@ def teach(llm: LLM, table: Mapping[int, int]) -> None:
         logprobs = torch.log_softmax(-torch.arange(k).float() / 2, 0) - 0.1
         return torch.tensor(rows, dtype=torch.int32).view(len(rows), k), logprobs.expand(len(rows), k)
 
-    def best(hidden: Tensor) -> Tensor:
-        return top(hidden, 1)[0][:, 0]
+    def best(hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        found = top(hidden, 1)[0][:, 0]
+        return found if out is None else out.copy_(found)
+
+    def best_after(left: Leaving, out: Tensor) -> Tensor:
+        best(left.hidden, out)
+        return left.hidden
 
     vars(draft).update(
         run=remembering,
         top=top,
         best=best,
         top_after=lambda left, k: (*top(left.hidden, k), left.hidden),
-        best_after=lambda left: (best(left.hidden), left.hidden),
+        best_after=best_after,
     )
 
 

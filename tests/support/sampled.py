@@ -89,8 +89,13 @@ def convince(llm: LLM, beliefs: Tensor) -> None:
     def logits(hidden: Tensor) -> Tensor:
         return beliefs[[given.get(_key(row), 0) for row in hidden]][:, columns]
 
-    def best(hidden: Tensor) -> Tensor:
-        return draft.target_ids(logits(hidden).argmax(1))
+    def best(hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        found = draft.target_ids(logits(hidden).argmax(1))
+        return found if out is None else out.copy_(found)
+
+    def best_after(left: Leaving, out: Tensor) -> Tensor:
+        best(left.hidden, out)
+        return left.hidden
 
     def top(hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
         scores, index = logits(hidden).log_softmax(-1).topk(k, dim=1)
@@ -102,7 +107,7 @@ def convince(llm: LLM, beliefs: Tensor) -> None:
         best=best,
         top=top,
         top_after=lambda left, k: (*top(left.hidden, k), left.hidden),
-        best_after=lambda left: (best(left.hidden), left.hidden),
+        best_after=best_after,
     )
 
 
