@@ -97,30 +97,32 @@ def compile_one(
 
 def most_tiles(dtype: str, target: GPUTarget) -> int:
     """All variants where it matters most; compiling takes seconds each."""
-    return 2 if dtype == "fp32" else 6 if target.arch >= 90 else 3
+    return 2 if dtype == "fp32" else 7 if target.arch >= 90 else 4
 
 
 def compile_tiles(dtype: str, target: GPUTarget) -> None:
-    """The tiles of decode (a few heads of one token; a wide tree; tree drafting) and of extend."""
+    """The tiles of decode (a few heads of one token, of few requests and of more; a wide tree; tree drafting)
+    and of extend."""
     size = 4 if dtype == "fp32" else 2
     for dim, group, kind_of, split in (
         (128, 4, "chain", True),
         (128, 4, "extend", False),
+        (128, 4, "many", False),
         (64, 3, "window", True),
         (80, 8, "tree", True),
         (64, 3, "extend", False),
         (256, 4, "extend", False),
     )[: most_tiles(dtype, target)]:
         tiles = tiles_for(target.arch // 10, size, dim)
-        rows = {"chain": group, "tree": 5 * group, "window": 8 * group}
-        tile = tiles.extend if kind_of == "extend" else tiles.decoding(rows[kind_of])
+        rows = {"chain": group, "many": group, "tree": 5 * group, "window": 8 * group}
+        tile = tiles.extend if kind_of == "extend" else tiles.decoding(rows[kind_of], few=kind_of != "many")
         merged, taken = merge_sizes(min(tile.rows, rows.get(kind_of, tile.rows)), power_of_two(dim), tile)
         compile_one(
             _attention_tile, dtype, target, tile.warps, tile.stages, tile.limits(),
             HEADS=group * 8, GROUP=group, PACK=1, D=dim,
             D_P=power_of_two(dim), PAGE=16, BLOCK_M=tile.rows, BLOCK_N=tile.keys,
             EVEN=kind_of != "extend", TREE=kind_of in ("tree", "window"), WINDOW=kind_of == "window",
-            SPLIT=split, MERGED=merged, TAKEN=taken, UPCAST=False,
+            SPLIT=split, MERGED=merged, TAKEN=taken, HELD=tile.held and kind_of != "window", UPCAST=False,
         )  # fmt: skip
 
 
