@@ -1,149 +1,85 @@
-"""Measures what a decode step costs, by batch size and width: real steps on rows that nobody uses yet.
+"""Measures what a decode step costs, by batch size and width; or one ratio of it, to check an older table.
 
-Knows how to run a step and to put everything back; not who asks, nor where the table is kept.
-Legend: b requests, w width.
+Knows clocks and repeats; not how a step is run, nor where a table is kept. Free of torch.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-from torch.nn import functional
-
-from engine.batch import Mode, SamplingClass, ScheduledStep
-from engine.device_queue import DeviceQueue, Published
-from engine.kv_pool import KVPool
+from engine.metrics import EngineMetrics
 from engine.models.source import Progress
-from engine.step import Step
-from engine.table import RequestTable
-from engine.upload import BatchRows, ChunkInputs, StepInputs
 from speculative.width import StepCosts
 
-LIMIT_SECONDS = 1.5  # for all of it; the smallest batch is measured whatever it takes
+if TYPE_CHECKING:
+    from engine.scratch_steps import ScratchSteps
+
+LIMIT_SECONDS = 1.5  # for a table; the smallest batch is measured whatever it takes
+CHECK_SECONDS = 0.25  # for a check; one repeat is made whatever it takes
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-ROUNDS = 5  # each figure is their median
-LENGTH = 128  # tokens that the rows pretend to hold
-BURST = 4  # steps launched at once on a GPU, where launching overlaps computing
+ROUNDS = 5  # each figure is the fastest of so many repeats: what disturbs a step only ever adds to it
 
 Timer = Callable[[int, int, bool], float]  # (batch, width, resume) -> seconds of a step
+Clock = Callable[[], float]
+Kind = tuple[int, bool]  # width, resume
+Times = dict[Kind, list[float]]
 
 
-class ScratchSteps:
-    """Decode steps of rows 1..b before any request has come. Their pages are page 0, the padding page.
+@dataclass(frozen=True)
+class Measurement:
+    """scatter: the worst of all figures' (second fastest repeat / fastest one) - 1. Where it is large, some
+    figure stands alone, and the machine was too busy to tell; a figure of a single repeat shows none."""
 
-    `untouched` puts back what they wrote: rows of the table, relayed values, page 0, and drafts' scratch,
-    each of which holds one value throughout while the engine is new.
+    costs: StepCosts
+    scatter: float
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """What a step of one request costs, in plain steps. scatter: as a Measurement's."""
+
+    value: float
+    scatter: float
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """Measures on an engine that serves nobody yet, and leaves no trace in it.
+
+    widths: of its decode steps. resumes: whether coming back from a pause costs anything.
     """
 
-    def __init__(
-        self, table: RequestTable, step: Step, pools: Sequence[KVPool], queue: DeviceQueue, mirrored: bool
-    ) -> None:
-        """mirrored: whether some part reads exact lengths on the host."""
-        self._table = table
-        self._step = step
-        self._pools = pools
-        self._queue = queue
-        self._mirrored = mirrored
-        self._burst = BURST if table.tokens.is_cuda else 1
-        self._preparing = 0.0
+    steps: ScratchSteps
+    metrics: EngineMetrics
+    widths: Sequence[int]
+    resumes: bool
+    progress: Progress
 
-    @property
-    def max_batch(self) -> int:
-        return self._table.size.rows - 1
+    def measure(self) -> Measurement:
+        """All of it; about LIMIT_SECONDS."""
+        steps = self.steps
+        with ExitStack() as around:
+            around.enter_context(self.metrics.unchanged())
+            around.enter_context(steps.untouched())
+            return measure(
+                steps.seconds,
+                self.widths,
+                steps.max_batch,
+                resumes=self.resumes,
+                progress=self.progress,
+                clock=steps.clock,
+            )
 
-    def prepare(self, batch: int, width: int, resume: bool) -> None:
-        """Let steps of this kind do beforehand what only the first would do, such as capturing a graph."""
-        step, _ = self._step_of(batch, width, resume)
-
-        def work() -> Published:
-            self._step.prepare(step)
-            return Published(())
-
-        start = time.perf_counter()
-        self._queue.submit(work)
-        self._queue.synchronize()
-        self._preparing += time.perf_counter() - start
-
-    def clock(self) -> float:
-        """Time that stands still while steps are prepared: what is done once costs no step anything."""
-        return time.perf_counter() - self._preparing
-
-    def seconds(self, batch: int, width: int, resume: bool) -> float:
-        """Wall time of one step, what the drafter learns from it included."""
-        self.prepare(batch, width, resume)
-        step, inputs = self._step_of(batch, width, resume)
-        start = time.perf_counter()
-        tickets = [self._queue.submit(lambda: self._work(step, inputs)) for _ in range(self._burst)]
-        tickets[-1].result()
-        self._queue.synchronize()
-        return (time.perf_counter() - start) / self._burst
-
-    def decode(self, batch: int, width: int, resume: bool, sampling: SamplingClass) -> None:
-        """One step, to its end."""
-        step, inputs = self._step_of(batch, width, resume)
-        self._run(replace(step, sampling=sampling), inputs)
-
-    def prefill(self, *tokens: int) -> None:
-        """One pass of prompts in rows 1, 2, ..., of so many tokens each, to its end."""
-        device, count = self._table.tokens.device, len(tokens)
-        rows = torch.arange(1, count + 1, device=device)
-        lens = torch.tensor(tokens, device=device)
-        ends = lens.cumsum(0)
-        places = torch.arange(sum(tokens), device=device) - (ends - lens).repeat_interleave(lens)
-        step = ScheduledStep(
-            0, Mode.EXTEND, tuple(range(1, count + 1)), (0,) * count, tokens, (True,) * count
-        )
-        starts = functional.pad(ends, (1, 0)).int()
-        chunk = ChunkInputs(rows.repeat_interleave(lens), places, rows - 1, ends - 1)
-        self._run(step, StepInputs(BatchRows(rows, starts), None, chunk))
-
-    def _run(self, step: ScheduledStep, inputs: StepInputs) -> None:
-        self._queue.submit(lambda: self._work(step, inputs)).result()
-        self._queue.synchronize()
-
-    @contextmanager
-    def untouched(self) -> Iterator[None]:
-        """Whatever steps run inside leave no trace."""
-        written = [tensor for tensor in self._written() if tensor.numel()]
-        before = [tensor.flatten()[:1].item() for tensor in written]
-        try:
-            yield
-        finally:
-            self._queue.synchronize()
-            with torch.inference_mode():
-                for tensor, value in zip(written, before, strict=True):
-                    tensor.fill_(value)
-
-    def _step_of(self, batch: int, width: int, resume: bool) -> tuple[ScheduledStep, StepInputs]:
-        rows = tuple(range(1, batch + 1))
-        length = min(LENGTH, self._table.size.context // 2)
-        each = (length,) * batch
-        step = ScheduledStep(
-            0, Mode.VERIFY, rows, each, (width,) * batch, (True,) * batch, width=width, resume=resume
-        )
-        device = self._table.tokens.device
-        starts = torch.arange(0, batch * width + 1, width, dtype=torch.int32, device=device)
-        return step, StepInputs(BatchRows(torch.tensor(rows, device=device), starts), None, None)
-
-    def _work(self, step: ScheduledStep, inputs: StepInputs) -> Published:
-        self._table.seq_lens[1 : len(step.rows) + 1] = step.bounds[0]
-        out = self._step.run(step, inputs, step.bounds if self._mirrored else None)
-        return Published((out.packed,), out.observe, out.reused)
-
-    def _written(self) -> Iterator[Tensor]:
-        table = self._table
-        yield from (table.tokens, table.seq_lens, *table.relay.values())
-        for pool in self._pools:
-            for layer in pool.layers:
-                for side in (layer.k, layer.v):
-                    yield side[: table.size.page_size]
-                    yield side[pool.first_scratch :]
+    def ratio(self, width: int) -> Ratio:
+        """Of steps of this width, now; about CHECK_SECONDS."""
+        with ExitStack() as around:
+            around.enter_context(self.metrics.unchanged())
+            around.enter_context(self.steps.untouched())
+            return ratio(self.steps.seconds, width, progress=self.progress, clock=self.steps.clock)
 
 
 def measure(
@@ -154,42 +90,83 @@ def measure(
     resumes: bool,
     progress: Progress,
     limit: float = LIMIT_SECONDS,
-    clock: Callable[[], float] = time.perf_counter,
-) -> StepCosts:
-    """The table: every width at as many batch sizes as the time allows, from small ones up.
-
-    resumes: whether coming back from a pause costs anything.
-    """
+    clock: Clock = time.perf_counter,
+) -> Measurement:
+    """The table: every width at as many batch sizes as the time allows, from small ones up."""
     batches = [batch for batch in BATCHES if batch <= max_batch]
     kinds = [(width, False) for width in sorted({1, *widths})]
     kinds += [(kinds[1][0], True)] if resumes and len(kinds) > 1 else []
-    start, last, seconds, resume = clock(), 0.0, {}, {}
+    told = _Told(timer, "measuring step costs", len(batches) * (ROUNDS + 1) * len(kinds), progress)
+    start, last, scatter = clock(), 0.0, 0.0
+    costs = StepCosts(seconds := {}, resume := {})
     for done, batch in enumerate(batches):
         begin = clock()
         left = limit - (begin - start)
         if done and 1.5 * last > left:  # the next size takes longer than this one did
             break
-        progress("measuring step costs", done, len(batches))
-        figures = _rounds(timer, batch, kinds, left, clock)
+        times = _rounds(told, batch, kinds, left / 2, clock)
         last = clock() - begin
+        figures = {kind: min(own) for kind, own in times.items()}
+        scatter = max(scatter, *map(_scatter, times.values()))
         seconds.update({(batch, width): figure for (width, back), figure in figures.items() if not back})
         if resumes and len(kinds) > 1:
             resume[batch] = max(0.0, figures[kinds[-1]] - figures[kinds[1]])
-    progress("measuring step costs", len(batches), len(batches))
-    return StepCosts(seconds, resume)
+    told.over()
+    return Measurement(costs, scatter)
 
 
-def _rounds(
-    timer: Timer, batch: int, kinds: Sequence[tuple[int, bool]], left: float, clock: Callable[[], float]
-) -> dict[tuple[int, bool], float]:
-    """Medians for one batch size. The kinds take turns, so that a machine that slows down slows them all."""
+def ratio(
+    timer: Timer,
+    width: int,
+    *,
+    progress: Progress,
+    limit: float = CHECK_SECONDS,
+    clock: Clock = time.perf_counter,
+) -> Ratio:
+    """Of steps of this width, from a few repeats of them and of plain ones."""
+    plain, wide = (1, False), (width, False)
+    told = _Told(timer, "checking step costs", (ROUNDS + 1) * 2, progress)
+    times = _rounds(told, 1, (plain, wide), limit, clock)
+    told.over()
+    scatter = max(map(_scatter, times.values()))
+    return Ratio(min(times[wide]) / min(times[plain]), scatter)
+
+
+def _rounds(timer: Timer, batch: int, kinds: Sequence[Kind], limit: float, clock: Clock) -> Times:
+    """Repeats for one batch size, until `limit` seconds are over.
+
+    The kinds take turns, so that a machine that slows down slows them all; and another one begins each round,
+    since another program that comes back at regular intervals would meet the same kind in every round.
+    """
     start = clock()
     for width, back in kinds:  # warm-up: compiles, fills caches
         timer(batch, width, back)
-    times: dict[tuple[int, bool], list[float]] = {kind: [] for kind in kinds}
+    times: Times = {kind: [] for kind in kinds}
     for number in range(ROUNDS):
-        if number and clock() - start > left / 2:
+        if number and clock() - start > limit:
             break
-        for width, back in kinds:
+        first = number % len(kinds)
+        for width, back in (*kinds[first:], *kinds[:first]):
             times[width, back].append(timer(batch, width, back))
-    return {kind: statistics.median(own) for kind, own in times.items()}
+    return times
+
+
+def _scatter(times: Sequence[float]) -> float:
+    fastest, *others = sorted(times)
+    return others[0] / fastest - 1 if others else 0.0
+
+
+class _Told:
+    """A timer that says before each step how far it is: a slow machine takes long for the first few."""
+
+    def __init__(self, timer: Timer, what: str, total: int, progress: Progress) -> None:
+        self._timer, self._what, self._total, self._progress = timer, what, total, progress
+        self._done = 0
+
+    def __call__(self, batch: int, width: int, resume: bool) -> float:
+        self._progress(self._what, self._done, self._total)
+        self._done += 1
+        return self._timer(batch, width, resume)
+
+    def over(self) -> None:
+        self._progress(self._what, self._total, self._total)

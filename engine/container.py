@@ -111,7 +111,9 @@ class EngineContainer(containers.DeclarativeContainer):
         tbo=config.tbo,
         pcg=config.pcg,
     )
-    costs = Singleton(drafting.step_costs, config.step_costs, plan, scratch, circumstances, device, progress)
+    costs = Singleton(
+        drafting.step_costs, config.step_costs, plan, scratch, circumstances, device, metrics, progress
+    )
     widths = Singleton(drafting.width_policy, speculator, costs)
     alarm = Singleton(drafting.acceptance_watch, speculator, plan)
     scheduler = Singleton(make.scheduler, policy, cache, sizes, plan, widths, loaded, metrics, alarm, tape)

@@ -12,7 +12,7 @@ import torch
 
 from backends.base import AttentionBackend
 from engine.build import parts_of, target_class
-from engine.calibrate import ScratchSteps, measure
+from engine.calibrate import Gauge
 from engine.device_queue import DeviceQueue
 from engine.factories import Node, Sizes, attention_for, typed
 from engine.facts import DRAFT_NODE, DRAFT_SLOTS
@@ -27,6 +27,7 @@ from engine.runner import ModelRunner
 from engine.sampling.columns import SamplingColumns
 from engine.sampling.sampler import Sampler
 from engine.scheduling.acceptance_watch import UNWATCHED, AcceptanceAlarm, AcceptanceWatch
+from engine.scratch_steps import ScratchSteps
 from engine.step import Step
 from engine.step_costs import costs_from
 from engine.table import RequestTable
@@ -165,6 +166,7 @@ def step_costs(
     scratch: ScratchSteps,
     circumstances: Node,
     on: torch.device,
+    metrics: EngineMetrics,
     progress: Progress,
 ) -> StepCosts | None:
     """What steps cost, if the algorithm's width policy asks. circumstances: what the figures depend on,
@@ -174,18 +176,8 @@ def step_costs(
     key = {**circumstances, **device_facts(str(on)), "threads": torch.get_num_threads()}
     key["torch"] = torch.__version__
 
-    def measured() -> StepCosts:
-        with scratch.untouched():
-            return measure(
-                scratch.seconds,
-                plan.measures,
-                scratch.max_batch,
-                resumes=plan.draft_extend,
-                progress=progress,
-                clock=scratch.clock,
-            )
-
-    return costs_from(choice, key, plan.measures, measured)
+    gauge = Gauge(scratch, metrics, plan.measures, plan.draft_extend, progress)
+    return costs_from(choice, key, plan.measures, gauge)
 
 
 def scratch_steps(

@@ -1,6 +1,6 @@
-"""Progress of reading weights as lines of text, for people who wait.
+"""Progress of reading weights, and of what else takes long at start, as lines of text for people who wait.
 
-Knows nothing of what is read.
+Knows nothing of what is done.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ class LineProgress:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         now = self._clock()
-        if not done or now - self._last < QUIET_SECONDS:
+        if not done:  # begins
+            self._last = now
+        if now - self._last < QUIET_SECONDS:
             return
         self._last = now
         share = f"{100 * done // total}%" if total else f"{done}"

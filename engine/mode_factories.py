@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import torch
 
 from backends.base import AttentionBackend
-from engine.calibrate import ScratchSteps
 from engine.factories import Sizes
 from engine.graphs.capture import Capturer
 from engine.kv_pool import KVPool
@@ -21,6 +20,7 @@ from engine.modes import BatchMode, GraphMode, ModeContext, PrefillMode
 from engine.passes import Driver, Passes, PlainPasses
 from engine.policy import SchedulerConfig
 from engine.runner import ModelRunner
+from engine.scratch_steps import ScratchSteps
 from engine.warm_up import Limits, warm_up
 from speculative.base import DraftModel, SpecPlan
 

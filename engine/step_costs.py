@@ -1,6 +1,6 @@
 """Where step costs come from: the user's cache, a file, or a measurement; and the form they are written in.
 
-Knows files and keys, nothing of how a step is measured. Free of torch.
+Knows files and keys, and what of a measurement may be kept; nothing of how a step is measured. Free of torch.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from engine.calibrate import Measurement, Ratio
 from engine.errors import UserError
 from engine.models.embedded import cache_folder
 from engine.runs import write_json
@@ -20,24 +21,73 @@ from speculative.width import StepCosts
 logger = logging.getLogger("syncless")
 STEP_COSTS = "step_costs.json"  # in a run folder
 CACHED, MEASURE = "cached", "measure"
+# Tables of a quiet machine agree within a tenth on what the widest step costs in plain ones; a false table
+# that misled whole runs was off by more than half.
+TOLERANCE = 0.15  # that a kept ratio may be off
+STEADY = 0.25  # scatter up to which a measurement is kept
+LOOKS = 2  # one disturbed check disproves nothing
 
 
-def costs_from(
-    choice: str, key: Mapping[str, Any], widths: Sequence[int], measure: Callable[[], StepCosts]
-) -> StepCosts:
+class Measures(Protocol):
+    """What can measure steps (engine.calibrate.Gauge)."""
+
+    def measure(self) -> Measurement:
+        """The whole table."""
+
+    def ratio(self, width: int) -> Ratio:
+        """Of steps of one request and this width to plain ones, now."""
+
+
+def costs_from(choice: str, key: Mapping[str, Any], widths: Sequence[int], gauge: Measures) -> StepCosts:
     """The table that `step_costs=choice` means. key: everything that the figures depend on.
 
-    UserError for a file that cannot be read or lacks a width. A damaged cache is measured again, with a
-    warning.
+    A cached table is checked at its widest step, and measured again, with a warning, where it is damaged or
+    off. A file is used as it is: it repeats a run. UserError for one that cannot be read or lacks a width.
     """
     if choice not in (CACHED, MEASURE):
         return _given(Path(choice).expanduser(), widths)
     place = cached_file(key)
     found = _cached(place, widths) if choice == CACHED else None
-    if found is None:
-        found = measure()
-        _keep(place, key, found)
-    return found
+    if found is not None and _holds(found, max(widths), place, gauge):
+        return found
+    return _measured(place, key, gauge)
+
+
+def _holds(costs: StepCosts, widest: int, place: Path, gauge: Measures) -> bool:
+    """Whether the widest step costs as many plain steps as the table says, as far as the scatter of the
+    check can tell. Widths depend on ratios alone: a machine that is slower as a whole changes none."""
+    kept, seen = costs.at(1, widest) / costs.at(1, 1), 0.0
+    for _ in range(LOOKS):
+        now = gauge.ratio(widest)
+        seen = now.value
+        if max(kept / seen, seen / kept) <= (1 + TOLERANCE) * (1 + now.scatter):
+            return True
+    logger.warning(
+        "the step costs in %s are off, perhaps measured while other programs used the machine: a step of "
+        "width %d costs %.2f plain steps there and %.2f now; they are measured again",
+        place,
+        widest,
+        kept,
+        seen,
+    )
+    return False
+
+
+def _measured(place: Path, key: Mapping[str, Any], gauge: Measures) -> StepCosts:
+    """Measured now, a second time if the first one scatters; kept if it is steady."""
+    found = gauge.measure()
+    if found.scatter > STEADY:
+        found = min(found, gauge.measure(), key=lambda one: one.scatter)
+    if found.scatter <= STEADY:
+        _keep(place, key, found.costs)
+        return found.costs
+    logger.warning(
+        "the step costs that were measured serve this run and are not kept: repeats of a step differ by "
+        "%.0f%%, more than %.0f%%, as they do while other programs use the machine",
+        100 * found.scatter,
+        100 * STEADY,
+    )
+    return found.costs
 
 
 def cached_file(key: Mapping[str, Any]) -> Path:
@@ -93,19 +143,23 @@ def _given(path: Path, widths: Sequence[int]) -> StepCosts:
         return _read(path, widths)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"step_costs={path} cannot be used: {getattr(error, 'strerror', None) or error}; give a "
+            f"step_costs={path} cannot be used: {_why(error)}; give a "
             f"{STEP_COSTS} of a run with the same spec, or step_costs=cached"
         ) from error
 
 
 def _cached(path: Path, widths: Sequence[int]) -> StepCosts | None:
-    if not path.is_file():
-        return None
     try:
         return _read(path, widths)
-    except (OSError, ValueError) as error:
-        logger.warning("the step costs in %s cannot be used (%s); they are measured again", path, error)
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, ValueError) as error:
+        logger.warning("the step costs in %s cannot be used (%s); they are measured again", path, _why(error))
+        return None
+
+
+def _why(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _keep(path: Path, key: Mapping[str, Any], costs: StepCosts) -> None:
@@ -114,4 +168,4 @@ def _keep(path: Path, key: Mapping[str, Any], costs: StepCosts) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, as_document(costs, key))
     except OSError as error:
-        logger.warning("the step costs cannot be kept in %s (%s)", path, error.strerror or error)
+        logger.warning("the step costs cannot be kept in %s (%s)", path, _why(error))

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.batch import SamplingClass
-from engine.calibrate import ScratchSteps
 from engine.metrics import EngineMetrics
 from engine.models.source import Progress
+from engine.scratch_steps import ScratchSteps
 
 # Tokens of a prompt, each the first past a power of two: the least that takes the next larger tile, whatever
 # the query heads of a KV head. Beyond the last of them tiles have their full size.

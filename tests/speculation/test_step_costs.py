@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from dependency_injector.providers import Object
 from support.drafters import Scripted, ScriptedTree
 from support.engines import TINY, make
 
-from engine.calibrate import ROUNDS, measure
+from engine.calibrate import ROUNDS, Measurement, Ratio, measure, ratio
 from engine.compose import compose
 from engine.container import EngineContainer
 from engine.errors import UserError
+from engine.loading import LineProgress
 from engine.models.source import silent
 from engine.params import SamplingParams
-from engine.step_costs import as_document, cached_file, costs_from, from_document
+from engine.step_costs import STEADY, TOLERANCE, as_document, cached_file, costs_from, from_document
 from speculative.base import DraftTree, DraftView, SpecPlan
 from speculative.width import StepCosts
 
@@ -45,7 +47,9 @@ class Clock:
 @pytest.mark.parametrize("resumes", [False, True])
 def test_every_width_at_as_many_batches_as_the_time_allows(resumes: bool) -> None:
     clock = Clock()
-    costs = measure(clock.step, (2, 4), 8, resumes=resumes, progress=silent, limit=1e9, clock=clock)
+    found = measure(clock.step, (2, 4), 8, resumes=resumes, progress=silent, limit=1e9, clock=clock)
+    costs = found.costs
+    assert found.scatter == 0.0
     assert dict(costs.seconds) == {(b, w): b * w for b in (1, 2, 4, 8) for w in (1, 2, 4)}
     assert dict(costs.resume) == (dict.fromkeys((1, 2, 4, 8), 10.0) if resumes else {})
     assert len(clock.steps) == 4 * (ROUNDS + 1) * (3 + resumes)
@@ -54,11 +58,72 @@ def test_every_width_at_as_many_batches_as_the_time_allows(resumes: bool) -> Non
 @pytest.mark.parametrize("limit", [0.0, 50.0, 100.0, 400.0])
 def test_the_time_limit_holds_once_the_smallest_batch_is_known(limit: float) -> None:
     clock = Clock()
-    costs = measure(clock.step, (2, 4), 64, resumes=False, progress=silent, limit=limit, clock=clock)
+    costs = measure(clock.step, (2, 4), 64, resumes=False, progress=silent, limit=limit, clock=clock).costs
     assert {(1, 1), (1, 2), (1, 4)} <= set(costs.seconds)
     assert clock.now <= max(limit * 1.5, 7 * 2)
     assert all(dict(costs.seconds)[key] == key[0] * key[1] for key in costs.seconds)
     assert len(costs.seconds) == 3 or limit > 0
+
+
+class Disturbed(Clock):
+    """Another program takes the machine for `lost` seconds after every `between` seconds of ours."""
+
+    def __init__(self, between: float, lost: float) -> None:
+        super().__init__()
+        self._between, self._lost, self._ours = between, lost, 0.0
+
+    def step(self, batch: int, width: int, resume: bool) -> float:
+        own = super().step(batch, width, resume)
+        before, self._ours = self._ours, self._ours + own
+        lost = self._lost * (self._ours // self._between - before // self._between)
+        self.now += lost
+        return own + lost
+
+
+@pytest.mark.parametrize("between", [5.0, 5.5, 7.0, 9.0, 10.0])
+def test_a_program_that_comes_back_in_step_with_the_rounds_does_not_show(between: float) -> None:
+    """A round of widths 1 and 4 takes five seconds: with a fixed order, one kind would always be met."""
+    clock = Disturbed(between, 20.0)
+    seen = ratio(clock.step, 4, progress=silent, limit=1e9, clock=clock)
+    assert seen.value == 4.0
+    assert {(batch, width) for batch, width, _ in clock.steps} == {(1, 1), (1, 4)}
+
+
+def test_a_figure_that_no_repeat_confirms_shows_as_scatter() -> None:
+    noise = iter(range(10**6))
+    found = measure(
+        lambda b, w, r: 1.5 ** (next(noise) % 7), (2,), 1, resumes=False, progress=silent, limit=1e9
+    )
+    assert found.scatter >= 0.5
+    steady = measure(lambda b, w, r: 1.0 * w, (2,), 1, resumes=False, progress=silent, limit=1e9)
+    assert steady == Measurement(StepCosts({(1, 1): 1.0, (1, 2): 2.0}), 0.0)
+
+
+def test_a_check_of_slow_steps_repeats_them_once() -> None:
+    clock = Clock()
+    assert ratio(clock.step, 8, progress=silent, clock=clock) == Ratio(8.0, 0.0)
+    assert clock.steps == [(1, 1, False), (1, 8, False)] * 2
+
+
+def test_progress_is_told_before_each_step_and_at_the_end() -> None:
+    told: list[tuple[str, int, int]] = []
+    ratio(lambda b, w, r: 1.0, 8, progress=lambda *news: told.append(news))
+    assert told == [("checking step costs", done, 2 * (ROUNDS + 1)) for done in range(2 * (ROUNDS + 1) + 1)]
+    told.clear()
+    measure(lambda b, w, r: 1.0, (2,), 1, resumes=False, progress=lambda *news: told.append(news))
+    assert told[0] == ("measuring step costs", 0, 2 * (ROUNDS + 1))
+    assert [done for _, done, _ in told] == list(range(2 * (ROUNDS + 1) + 1))
+
+
+def test_waiting_people_hear_of_what_takes_longer_than_a_second() -> None:
+    now, said = [0.0], list[str]()
+    line = LineProgress(said.append, clock=lambda: now[0])
+    now[0] = 30.0  # weights were read
+    for seconds in (0.05, 0.6):
+        for done in range(6):
+            line("measuring step costs", done, 5)
+            now[0] += seconds
+    assert said == ["measuring step costs: 40%", "measuring step costs: 80%"]
 
 
 def test_a_table_reads_back_as_it_was() -> None:
@@ -93,14 +158,44 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+class Stub:
+    """A machine on which a step of width 3 costs `now` plain steps, and measurements scatter as told."""
+
+    def __init__(self, now: Sequence[float] = (2.0,), scatter: Sequence[float] = (0.0,), doubt: float = 0.0):
+        """The last value of each goes on for ever. doubt: scatter of checks."""
+        self._now, self._scatter, self._doubt = list(now), list(scatter), doubt
+        self.measured: list[StepCosts] = []
+        self.checked: list[int] = []
+
+    def measure(self) -> Measurement:
+        scale = 1.0 + len(self.measured)  # to tell tables apart
+        costs = StepCosts({key: scale * cost for key, cost in TABLE.seconds.items()}, TABLE.resume)
+        self.measured.append(costs)
+        return Measurement(costs, self._scatter.pop(0) if self._scatter[1:] else self._scatter[0])
+
+    def ratio(self, width: int) -> Ratio:
+        self.checked.append(width)
+        return Ratio(self._now.pop(0) if self._now[1:] else self._now[0], self._doubt)
+
+
+def kept(key: dict[str, Any], widest: float = 0.02) -> Path:
+    """A cached table in which a step of width 3 takes `widest` seconds, and a plain one 0.01."""
+    place = cached_file(key)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    seconds = {**TABLE.seconds, (1, 3): widest}
+    place.write_text(json.dumps(as_document(StepCosts(seconds, TABLE.resume), key)) + "\n\n")
+    return place
+
+
 def test_measured_once_then_cached_by_circumstances(cache: Path) -> None:
-    calls = []
-    take = lambda: calls.append(1) or TABLE  # noqa: E731
+    stub = Stub()
     for key in ({"threads": 1}, {"threads": 1}, {"threads": 2}):
-        assert costs_from("cached", key, (1, 3), take) == TABLE
-    assert len(calls) == 2
-    costs_from("measure", {"threads": 1}, (1, 3), take)
-    assert len(calls) == 3
+        costs_from("cached", key, (1, 3), stub)
+    assert len(stub.measured) == 2
+    assert stub.checked == [3]
+    assert costs_from("measure", {"threads": 1}, (1, 3), stub) == stub.measured[2]
+    assert len(stub.measured) == 3
+    assert stub.checked == [3]
     assert cached_file({"threads": 1}).is_relative_to(cache)
     assert not list(cache.rglob("*.partial"))
 
@@ -115,7 +210,7 @@ def test_a_damaged_or_lacking_cache_is_measured_again_with_a_warning(
     place.parent.mkdir(parents=True)
     place.write_text(damage)
     with caplog.at_level(logging.WARNING, "syncless"):
-        assert costs_from("cached", {}, (1, 3), lambda: TABLE) == TABLE
+        assert costs_from("cached", {}, (1, 3), Stub()) == TABLE
     assert "measured again" in caplog.text
     assert from_document(json.loads(place.read_text())) == TABLE
 
@@ -125,19 +220,99 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_only(
 ) -> None:
     cache.write_text("a file where a folder is needed")
     with caplog.at_level(logging.WARNING, "syncless"):
-        assert costs_from("cached", {}, (1, 3), lambda: TABLE) == TABLE
+        assert costs_from("cached", {}, (1, 3), Stub()) == TABLE
     assert "cannot be kept" in caplog.text
 
 
 def test_a_given_file_has_to_be_there_and_to_hold_the_widths(tmp_path: Path) -> None:
     file = tmp_path / "costs.json"
     file.write_text(json.dumps(as_document(TABLE)))
-    never = lambda: pytest.fail("nothing is measured")  # noqa: E731
-    assert costs_from(str(file), {}, (1, 3), never) == TABLE
+    stub = Stub(now=(9.0,))
+    assert costs_from(str(file), {}, (1, 3), stub) == TABLE
     with pytest.raises(UserError, match=r"step_costs=.*width 4, 5.*step_costs=cached"):
-        costs_from(str(file), {}, (1, 3, 4, 5), never)
+        costs_from(str(file), {}, (1, 3, 4, 5), stub)
     with pytest.raises(UserError, match="No such file"):
-        costs_from(str(tmp_path / "absent.json"), {}, (1,), never)
+        costs_from(str(tmp_path / "absent.json"), {}, (1,), stub)
+    assert not stub.measured
+    assert not stub.checked, "a pinned table repeats a run: it is used as it is"
+
+
+@pytest.mark.parametrize("widest", [0.01, 0.04, 0.02 * (1 + TOLERANCE) * 1.01, 0.02 / (1 + TOLERANCE) / 1.01])
+def test_a_false_table_is_noticed_and_replaced(
+    cache: Path, widest: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, stub = kept({}, widest), Stub()
+    with caplog.at_level(logging.WARNING, "syncless"):
+        assert costs_from("cached", {}, (1, 3), stub) == stub.measured[0]
+    (record,) = caplog.records
+    assert str(place) in record.message
+    assert f"width 3 costs {widest / 0.01:.2f} plain steps there and 2.00 now" in record.message
+    assert from_document(json.loads(place.read_text())) == stub.measured[0]
+    caplog.clear()
+    assert costs_from("cached", {}, (1, 3), stub) == stub.measured[0]
+    assert not caplog.records
+    assert len(stub.measured) == 1
+
+
+@pytest.mark.parametrize(
+    ("now", "doubt", "looks"),
+    [
+        ((2.0,), 0.0, 1),
+        ((2.0 * (1 + TOLERANCE) * 0.99,), 0.0, 1),
+        ((2.0 / (1 + TOLERANCE) * 1.01,), 0.0, 1),
+        ((4.0, 2.0), 0.0, 2),
+        ((4.0,), 1.0, 1),
+    ],
+    ids=["right", "a little dearer", "a little cheaper", "one disturbed look", "checks that scatter"],
+)
+def test_a_right_table_is_kept_bit_for_bit(
+    cache: Path, now: tuple[float, ...], doubt: float, looks: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, stub = kept({}), Stub(now, doubt=doubt)
+    before = place.read_bytes(), place.stat().st_mtime_ns, place.stat().st_ino
+    with caplog.at_level(logging.WARNING, "syncless"):
+        assert costs_from("cached", {}, (1, 3), stub) == TABLE
+    assert (place.read_bytes(), place.stat().st_mtime_ns, place.stat().st_ino) == before
+    assert stub.checked == [3] * looks
+    assert not stub.measured
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("older", [None, 0.08])
+@pytest.mark.parametrize("choice", ["cached", "measure"])
+def test_a_measurement_that_scatters_twice_serves_the_run_and_is_not_kept(
+    cache: Path, choice: str, older: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    stub = Stub(scatter=(2 * STEADY, 3 * STEADY))
+    text = None if older is None else kept({}, older).read_text()
+    with caplog.at_level(logging.WARNING, "syncless"):
+        assert costs_from(choice, {}, (1, 3), stub) == stub.measured[0], "the steadier one"
+    assert len(stub.measured) == 2
+    assert "not kept: repeats of a step differ by 50%, more than 25%" in caplog.records[-1].message
+    place = cached_file({})
+    assert (place.read_text() if place.exists() else None) == text
+
+
+def test_a_second_measurement_that_is_steady_is_kept(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stub = Stub(scatter=(2 * STEADY, STEADY))
+    with caplog.at_level(logging.WARNING, "syncless"):
+        assert costs_from("cached", {}, (1, 3), stub) == stub.measured[1]
+    assert from_document(json.loads(cached_file({}).read_text())) == stub.measured[1]
+    assert not caplog.records
+
+
+def test_a_cache_file_that_cannot_be_read_loses_nothing(
+    cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = cached_file({})
+    (place / "inside").mkdir(parents=True)
+    stub = Stub()
+    with caplog.at_level(logging.WARNING, "syncless"):
+        assert costs_from("cached", {}, (1, 3), stub) == stub.measured[0]
+    read, write = (record.message for record in caplog.records)
+    assert "cannot be used (Is a directory); they are measured again" in read
+    assert "cannot be kept" in write
+    assert (place / "inside").is_dir()
 
 
 class Measured(Scripted):
