@@ -12,6 +12,7 @@ import torch
 
 from engine.core import Closed, EngineCore, Params, Prompt
 from engine.errors import UserError
+from engine.hints import hint_of_launches
 from engine.interrupts import HeldInterrupt
 from engine.models.base import CausalLM
 from engine.params import SamplingParams
@@ -34,7 +35,9 @@ class LLM(EngineCore):
     """
 
     def __init__(self, *overrides: str) -> None:
-        self._build(compose_checked(overrides).cfg, None, {})
+        resolved = compose_checked(overrides)
+        hint_of_launches(resolved)
+        self._build(resolved.cfg, None, {})
 
     @classmethod
     def from_config(

@@ -19,6 +19,7 @@ from engine.cli.flags import Flags
 from engine.compose import Draft, compose_draft, search_path
 from engine.conf_tree import ROOT_NAME
 from engine.errors import UserError
+from engine.hints import hint_of_launches
 from engine.replay.engines import recorded_engines
 from engine.runs import create_run
 from engine.sweeps.process import hold_leash
@@ -53,6 +54,7 @@ def run_one(draft: Draft, directory: str | None = None) -> int:
     _require([*draft.problems, *violations])
     run = None
     if task.leaves_run:
+        hint_of_launches(resolved)
         where = directory or resolved.run_dir
         run = create_run(where, resolved.cfg, resolved.overrides, resolved.hydra, exclusive=directory is None)
     engines = default_engine if run is None else recorded_engines(run)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from engine.conf_tree import conf_tree
 from engine.errors import UserError
 from engine.facts import DRAFT_NODE, DRAFT_SLOTS, Facts, Slot
+from engine.overrides import parse
 from engine.rules.base import Answer, Rule, first_problem, not_applicable, ok, unknown, violated
 from speculative.base import Speculator
 
@@ -157,18 +156,14 @@ def workload(facts: Facts) -> Answer:
 
 def _no_workload(facts: Facts) -> Answer:
     usual = f"workload={conf_tree().defaults.get('workload')}"
-    ignored = [line for line in facts.overrides if _root(line) == "workload" and line != usual]
+    found = [parse(line, conf_tree()) for line in facts.overrides]
+    ignored = [o.raw for o in found if o is not None and o.root == "workload" and o.raw != usual]
     if ignored:
         return violated(
             f"{facts.named('task')} asks no workload, so {' and '.join(ignored)} would change nothing; "
             "leave it out, or use a task that asks one (generate, verify, bench)"
         )
     return not_applicable(f"{facts.named('task')} asks no workload")
-
-
-def _root(line: str) -> str:
-    """The group that an override is about."""
-    return re.split(r"[@.=]", line.lstrip("+~"), maxsplit=1)[0]
 
 
 def evaluation(facts: Facts) -> Answer:
