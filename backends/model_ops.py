@@ -6,6 +6,7 @@ Part of the attention contract (backends/base.py hands it on); importable withou
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from engine.batch import ForwardBatch, LayerKV
@@ -47,6 +48,11 @@ class ModelOps(ABC):
     def rows(self, table: Tensor, index: Tensor) -> Tensor:
         """table [V, H], index int32 or int64 [N] -> its rows there, [N, H], a new tensor: an embedding."""
         return torch.nn.functional.embedding(index, table)
+
+    def beside(self, parts: Sequence[Tensor], added: Tensor | None = None) -> Tensor:
+        """n parts, [T, H] each, in one new tensor [T, n * H]; `added` [T, H] is added to the last part."""
+        last = parts[-1] if added is None else parts[-1] + added
+        return torch.cat((*parts[:-1], last), dim=1)
 
     @abstractmethod
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -5,6 +5,7 @@ Knows nothing of attention. Imports the kernels, so import it only once the way 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -18,6 +19,7 @@ from kernels.linear import Norm
 from kernels.norm_pair import norm_pair
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_store import rope_store
+from kernels.side_by_side import PARTS, side_by_side
 from kernels.silu_mul import silu_mul
 
 if TYPE_CHECKING:
@@ -35,6 +37,15 @@ class TritonOps(ModelOps):
 
     def rows(self, table: Tensor, index: Tensor) -> Tensor:
         return gather_rows(table, index, early=self._early)
+
+    def beside(self, parts: Sequence[Tensor], added: Tensor | None = None) -> Tensor:
+        tokens, size = parts[0].shape
+        made = parts[0].new_empty((tokens, len(parts) * size))
+        for begin in range(0, len(parts), PARTS):
+            group = list(parts[begin : begin + PARTS])
+            more = added if begin + PARTS >= len(parts) else None
+            side_by_side(group, more, made[:, begin * size :], early=self._early)
+        return made
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm(x, weight, eps, early=self._early)

@@ -113,9 +113,12 @@ class LlamaModel(CausalLM):
                 aux.append(residual)
             attended = yield AttentionCall(q, k, v, layer_kv)
             hidden, residual = layer.post_attention(attended, residual, ops)
+        added = None
         if len(self.layers) in self.aux_layers:
-            aux.append(_stream(hidden, residual))
-        return self.finish(hidden, residual, ops), torch.cat(aux, dim=1) if aux else None
+            aux.append(hidden)
+            added = residual
+        states = ops.beside(aux, added) if aux else None  # before the norm, which may write over `hidden`
+        return self.finish(hidden, residual, ops), states
 
     def finish(self, hidden: Tensor, residual: Tensor | None, ops: ModelOps) -> Tensor:
         """The final norm of hidden + residual, [T, H]."""
@@ -140,8 +143,3 @@ class LlamaModel(CausalLM):
             for part in (layer.qkv, layer.output, layer.gate_up, layer.down)
         )
         return weights.embed.nbytes + head + linears
-
-
-def _stream(hidden: Tensor, residual: Tensor | None) -> Tensor:
-    """A layer's input, in memory of its own: the next norm may write in place."""
-    return hidden.clone() if residual is None else hidden + residual

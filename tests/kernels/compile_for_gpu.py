@@ -30,6 +30,7 @@ from kernels.launch import power_of_two
 from kernels.node_inputs import _chain_places, _node_inputs, _opening
 from kernels.rms_norm import _rms_norm
 from kernels.rope_store import _rope_store
+from kernels.side_by_side import _side_by_side
 from kernels.silence import _silence
 from kernels.silu_mul import _silu_mul
 from kernels.tree_geometry import _tree_geometry, _tree_paths
@@ -137,6 +138,7 @@ def main(capability: int, dtype: str) -> None:
     )
     compile_one(_opening, dtype, target, 4, ROWS=128)
     compile_one(_chain_places, dtype, target, 1, STEPS=3, STEPS_P=4, PAGE=16, ROWS=1)
+    compile_one(_side_by_side, dtype, target, 4, H=4096, LAST=2, ADD=True, ROWS=1, BLOCK=1024)
     compile_one(_gather_rows, dtype, target, 4, H=4096, ROWS=1, BLOCK=1024)
     compile_one(_keep_last, dtype, target, 4, H=4096, BLOCK=1024, ADD=True)
     compile_one(_path_rows, dtype, target, 4, H=12_288, BLOCK=1024)

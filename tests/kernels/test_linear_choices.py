@@ -169,6 +169,18 @@ def test_two_norms_side_by_side(tokens: int) -> None:
 
 
 @CPU
+@pytest.mark.parametrize("summed", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("tokens", [0, 1, 5])
+def test_tensors_beside_each_other(tokens: int, count: int, summed: bool) -> None:
+    parts = [random(tokens, 2 * K, seed=i)[:, K:] for i in range(count)]
+    added = random(tokens, K, seed=9) if summed else None
+    last = parts[-1] if added is None else parts[-1] + added
+    for ops in (TorchOps(), TritonOps()):
+        assert torch.equal(ops.beside(parts, added), torch.cat([*parts[:-1], last], dim=1))
+
+
+@CPU
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("tokens", [0, 1, 5])
 def test_rows_of_a_table(tokens: int, dtype: torch.dtype) -> None:
