@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parent / "compile_linear.py"
 
 @pytest.mark.parametrize(
     ("capability", "dtype", "variants"),
-    [(90, "bf16", 19), (90, "fp32", 10), (90, "fp16", 10), (80, "fp16", 10)],
+    [(90, "bf16", 21), (90, "fp32", 11), (90, "fp16", 11), (80, "fp16", 11)],
 )
 def test_products_compile(capability: int, dtype: str, variants: int, tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
