@@ -51,9 +51,12 @@ class FutureMap:
         self._last: StepHandle | None = None
         self._read: StepHandle | None = None
         self._resolved = 0
+        self._before: float | None = None  # what the device worked for nobody: compiling, measuring
 
     def publish(self, step: ScheduledStep, work: Work, owned: object) -> StepHandle:
         """Submit a step's work; `owned` is what must live until it is done."""
+        if self._before is None:
+            self._before = self._queue.busy_seconds()
         self._last = StepHandle(step, self._queue.submit(work), owned)
         return self._last
 
@@ -86,7 +89,8 @@ class FutureMap:
         if self._read is not None:
             self._read.ticket.release()
         self._read = handle  # a step later: the mirror of the lengths may be asked for until then
-        self._metrics.device_worked(time.perf_counter(), self._queue.busy_seconds())
+        worked = self._queue.busy_seconds() - (self._before or 0.0)
+        self._metrics.device_worked(time.perf_counter(), worked)
         return result
 
     def _wait(self, handle: StepHandle, *, later_queued: bool) -> None:

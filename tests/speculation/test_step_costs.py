@@ -1,4 +1,4 @@
-"""Step costs: measured by real steps that leave no trace, kept in the user's cache, recorded and replayed."""
+"""Where step costs come from: a cache that is checked, measurements that may be kept, files as they are."""
 
 from __future__ import annotations
 
@@ -9,121 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from dependency_injector.providers import Object
-from support.drafters import Scripted, ScriptedTree
-from support.engines import TINY, make
 
-from engine.calibrate import ROUNDS, Measurement, Ratio, measure, ratio
-from engine.compose import compose
-from engine.container import EngineContainer
+from engine.calibrate import Measurement, Ratio
 from engine.errors import UserError
-from engine.loading import LineProgress
-from engine.models.source import silent
-from engine.params import SamplingParams
 from engine.step_costs import STEADY, TOLERANCE, as_document, cached_file, costs_from, from_document
-from speculative.base import DraftTree, DraftView, SpecPlan
 from speculative.width import StepCosts
 
 TABLE = StepCosts({(1, 1): 0.01, (1, 3): 0.02, (4, 1): 0.02, (4, 3): 0.05}, {1: 0.001, 4: 0.002})
-
-
-class Clock:
-    """Time that passes only where a step is run: a step of b requests and width w takes b * w."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.steps: list[tuple[int, int, bool]] = []
-
-    def __call__(self) -> float:
-        return self.now
-
-    def step(self, batch: int, width: int, resume: bool) -> float:
-        self.steps.append((batch, width, resume))
-        self.now += batch * width + 10 * resume
-        return batch * width + 10.0 * resume
-
-
-@pytest.mark.parametrize("resumes", [False, True])
-def test_every_width_at_as_many_batches_as_the_time_allows(resumes: bool) -> None:
-    clock = Clock()
-    found = measure(clock.step, (2, 4), 8, resumes=resumes, progress=silent, limit=1e9, clock=clock)
-    costs = found.costs
-    assert found.scatter == 0.0
-    assert dict(costs.seconds) == {(b, w): b * w for b in (1, 2, 4, 8) for w in (1, 2, 4)}
-    assert dict(costs.resume) == (dict.fromkeys((1, 2, 4, 8), 10.0) if resumes else {})
-    assert len(clock.steps) == 4 * (ROUNDS + 1) * (3 + resumes)
-
-
-@pytest.mark.parametrize("limit", [0.0, 50.0, 100.0, 400.0])
-def test_the_time_limit_holds_once_the_smallest_batch_is_known(limit: float) -> None:
-    clock = Clock()
-    costs = measure(clock.step, (2, 4), 64, resumes=False, progress=silent, limit=limit, clock=clock).costs
-    assert {(1, 1), (1, 2), (1, 4)} <= set(costs.seconds)
-    assert clock.now <= max(limit * 1.5, 7 * 2)
-    assert all(dict(costs.seconds)[key] == key[0] * key[1] for key in costs.seconds)
-    assert len(costs.seconds) == 3 or limit > 0
-
-
-class Disturbed(Clock):
-    """Another program takes the machine for `lost` seconds after every `between` seconds of ours."""
-
-    def __init__(self, between: float, lost: float) -> None:
-        super().__init__()
-        self._between, self._lost, self._ours = between, lost, 0.0
-
-    def step(self, batch: int, width: int, resume: bool) -> float:
-        own = super().step(batch, width, resume)
-        before, self._ours = self._ours, self._ours + own
-        lost = self._lost * (self._ours // self._between - before // self._between)
-        self.now += lost
-        return own + lost
-
-
-@pytest.mark.parametrize("between", [5.0, 5.5, 7.0, 9.0, 10.0])
-def test_a_program_that_comes_back_in_step_with_the_rounds_does_not_show(between: float) -> None:
-    """A round of widths 1 and 4 takes five seconds: with a fixed order, one kind would always be met."""
-    clock = Disturbed(between, 20.0)
-    seen = ratio(clock.step, 4, progress=silent, limit=1e9, clock=clock)
-    assert seen.value == 4.0
-    assert {(batch, width) for batch, width, _ in clock.steps} == {(1, 1), (1, 4)}
-
-
-def test_a_figure_that_no_repeat_confirms_shows_as_scatter() -> None:
-    noise = iter(range(10**6))
-    found = measure(
-        lambda b, w, r: 1.5 ** (next(noise) % 7), (2,), 1, resumes=False, progress=silent, limit=1e9
-    )
-    assert found.scatter >= 0.5
-    steady = measure(lambda b, w, r: 1.0 * w, (2,), 1, resumes=False, progress=silent, limit=1e9)
-    assert steady == Measurement(StepCosts({(1, 1): 1.0, (1, 2): 2.0}), 0.0)
-
-
-def test_a_check_of_slow_steps_repeats_them_once() -> None:
-    clock = Clock()
-    assert ratio(clock.step, 8, progress=silent, clock=clock) == Ratio(8.0, 0.0)
-    assert clock.steps == [(1, 1, False), (1, 8, False)] * 2
-
-
-def test_progress_is_told_before_each_step_and_at_the_end() -> None:
-    told: list[tuple[str, int, int]] = []
-    ratio(lambda b, w, r: 1.0, 8, progress=lambda *news: told.append(news))
-    assert told == [("checking step costs", done, 2 * (ROUNDS + 1)) for done in range(2 * (ROUNDS + 1) + 1)]
-    told.clear()
-    measure(lambda b, w, r: 1.0, (2,), 1, resumes=False, progress=lambda *news: told.append(news))
-    assert told[0] == ("measuring step costs", 0, 2 * (ROUNDS + 1))
-    assert [done for _, done, _ in told] == list(range(2 * (ROUNDS + 1) + 1))
-
-
-def test_waiting_people_hear_of_what_takes_longer_than_a_second() -> None:
-    now, said = [0.0], list[str]()
-    line = LineProgress(said.append, clock=lambda: now[0])
-    now[0] = 30.0  # weights were read
-    for seconds in (0.05, 0.6):
-        for done in range(6):
-            line("measuring step costs", done, 5)
-            now[0] += seconds
-    assert said == ["measuring step costs: 40%", "measuring step costs: 80%"]
 
 
 def test_a_table_reads_back_as_it_was() -> None:
@@ -313,77 +205,3 @@ def test_a_cache_file_that_cannot_be_read_loses_nothing(
     assert "cannot be used (Is a directory); they are measured again" in read
     assert "cannot be kept" in write
     assert (place / "inside").is_dir()
-
-
-class Measured(Scripted):
-    """A drafter whose policy asks for costs; its steps write to its relay."""
-
-    def __init__(self, *, drafts: int = 2) -> None:
-        super().__init__({}, 512, drafts=drafts, script="wrong")
-        self.plan = SpecPlan(width=drafts + 1, measures=(1, 2, drafts + 1))
-        self.seen: list[tuple[int, int, bool]] = []
-
-    def propose(self, view: DraftView) -> DraftTree:
-        self.seen.append((len(view.rows), view.width, view.resume))
-        tree = super().propose(view)
-        return DraftTree(tree.tokens[:, : view.width], tree.parent[:, : view.width])
-
-
-class MeasuredTree(ScriptedTree):
-    """The same with a tree, whose accepted KV is moved."""
-
-    def __init__(self) -> None:
-        super().__init__({}, 512, drafts=2, script="wrong")
-        self.plan = SpecPlan(width=5, tree=True, measures=(1, 5))
-
-    def propose(self, view: DraftView) -> DraftTree:
-        tree = super().propose(view)
-        return DraftTree(tree.tokens[:, : view.width], tree.parent[:, : view.width])
-
-
-def container(drafter: Scripted, *overrides: str) -> EngineContainer:
-    made = EngineContainer()
-    made.config.from_dict(dict(compose([*TINY, "step_costs=measure", *overrides]).cfg))
-    made.speculator.override(Object(drafter))
-    made.plan.override(Object(drafter.plan))
-    return made
-
-
-@pytest.mark.parametrize("overrides", [(), ("overlap.debug=true",), ("cache.page_size=1",)])
-@pytest.mark.parametrize("drafter", [Measured, MeasuredTree])
-def test_measuring_leaves_no_trace(cache: Path, drafter: Any, overrides: tuple[str, ...]) -> None:
-    made = container(drafter(), "scheduler.max_running=3", *overrides)
-    table, pool = made.table(), made.pool()
-    tensors = [table.tokens, table.seq_lens, table.page_table, *table.relay.values()]
-    tensors += [side for layer in pool.layers for side in (layer.k, layer.v)]
-    tensors += [value for value in vars(table.columns).values() if isinstance(value, torch.Tensor)]
-    before = [tensor.clone() for tensor in tensors]
-    costs = made.costs()
-    assert {batch for batch, _ in costs.seconds} <= {1, 2}
-    assert all(cost > 0 for cost in costs.seconds.values())
-    for tensor, old in zip(tensors, before, strict=True):
-        assert torch.equal(tensor, old)
-
-
-def test_the_steps_that_are_measured_are_real_ones(cache: Path) -> None:
-    drafter = Measured()
-    made = container(drafter, "scheduler.max_running=1")
-    made.costs()
-    assert set(drafter.seen) == {(1, 1, False), (1, 2, False), (1, 3, False)}
-    assert len(drafter.accepted) == len(drafter.seen), "what the drafter learns is part of a step"
-
-
-def test_an_algorithm_that_asks_for_no_costs_gets_none(cache: Path) -> None:
-    with make(*TINY) as llm:
-        assert llm.step_costs is None
-    assert not cache.exists()
-
-
-def test_outputs_do_not_change_by_measuring(cache: Path) -> None:
-    prompts, params = [[5, 6, 7], [9, 8, 7, 6]], SamplingParams(max_tokens=12, ignore_eos=True)
-    with make(*TINY) as llm:
-        plain = [o.completions[0].token_ids for o in llm.generate(prompts, params)]
-    with make(*TINY, "step_costs=measure", parts={"speculator": Measured()}) as llm:
-        assert llm.step_costs is not None
-        assert [o.completions[0].token_ids for o in llm.generate(prompts, params)] == plain
-        llm.check()
