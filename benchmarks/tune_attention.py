@@ -25,8 +25,11 @@ from kernels.attention_tiles import Tile, Tiles, tiles_for
 Run = Callable[[Tensor, LayerKV], Tensor]
 HEADS = {"llama-3.1-8b": Heads(32, 8, 128), "smollm2-135m": Heads(9, 3, 64)}
 DECODE = (
-    (32, 1, 3, 0), (32, 1, 4, 0), (32, 2, 3, 0), (32, 2, 4, 0), (64, 2, 2, 0), (64, 2, 3, 0), (32, 4, 3, 0),
-    (32, 4, 3, 168), (32, 4, 4, 0), (64, 4, 2, 0), (64, 4, 3, 0), (128, 8, 2, 0),
+    (32, 1, 3, 0, False), (32, 1, 4, 0, False), (32, 2, 3, 0, False), (32, 2, 4, 0, False),
+    (64, 2, 2, 0, False), (64, 2, 3, 0, False), (32, 4, 3, 0, False), (32, 4, 3, 168, False),
+    (32, 4, 4, 0, False), (64, 4, 2, 0, False), (64, 4, 3, 0, False), (128, 8, 2, 0, False),
+    (32, 2, 3, 0, True), (32, 2, 4, 0, True), (64, 4, 1, 0, True), (64, 4, 2, 0, True), (64, 4, 3, 0, True),
+    (64, 8, 2, 0, True), (128, 8, 1, 0, True), (128, 8, 2, 0, True),
 )  # fmt: skip
 EXTEND = (
     (128, 64, 8, 3, 0), (128, 64, 8, 2, 0), (128, 64, 8, 2, 128), (128, 128, 8, 2, 0), (128, 32, 8, 4, 128),
@@ -127,8 +130,8 @@ def extend_row(what: Pass, card: Card) -> tuple[tables.Row, list[tables.Row]]:
 def decode_tiles(chosen: Tile) -> list[Tile]:
     """Candidates with the chosen one's rows."""
     return [
-        replace(chosen, keys=keys, warps=warps, stages=stages, registers=registers)
-        for keys, warps, stages, registers in DECODE
+        replace(chosen, keys=keys, warps=warps, stages=stages, registers=registers, held=held)
+        for keys, warps, stages, registers, held in DECODE
     ]
 
 
@@ -157,6 +160,7 @@ def timed(bench: Bench, run: Run, expected: Tensor) -> float:
 def text_of(tile: Tile) -> str:
     """A tile as the table of tiles has it."""
     limit = f", registers={tile.registers}" if tile.registers else ""
+    limit += ", held=True" if tile.held else ""
     return f"Tile({tile.rows}, {tile.keys}, warps={tile.warps}, stages={tile.stages}{limit})"
 
 
