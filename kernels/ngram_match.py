@@ -2,9 +2,9 @@
 # ruff: noqa: N803
 """Longest-suffix match in rows of tokens, and the tokens after the match: two launches a continuation.
 
-Every program compares a block of places with the row's last tokens; the best place wins by an atomic maximum
-of (length, recency), which no order of programs can change. Knows rows and lengths, no drafter.
-Prompt lookup decoding (Saxena 2023). Legend: B requests, K continuations, D tokens of each, V vocabulary.
+Every program compares a block of places with the row's last tokens and leaves its best (length, recency); who
+reads those takes the largest. Knows rows and lengths, no drafter. Prompt lookup decoding (Saxena 2023).
+Legend: B requests, K continuations, D tokens of each, V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,6 +18,17 @@ from kernels.launch import INTERPRETED, INTERPRETED_TILE, dependent, enter, jit,
 
 _GPU_BLOCK = 512
 LONGEST, COUNT, COMMON = 0, 1, 2  # what a launch of _ngram_match looks for
+
+
+@jit
+def _largest(keys_ptr, blocks):
+    # The largest of what the blocks left, each at least 0.
+    lane = tl.arange(0, 32)
+    found = tl.zeros((32,), tl.int64)
+    for first in range(0, blocks, 32):
+        at = first + lane
+        found = tl.maximum(found, tl.load(keys_ptr + at, mask=at < blocks, other=0))
+    return tl.max(found, 0)
 
 
 @jit(do_not_specialize=["row_stride", "vocab", "best_ptr", "common_ptr", "votes_ptr"])
@@ -43,31 +54,34 @@ def _ngram_match(
         alive = alive & (have == want)
         run += alive.to(tl.int32)
     place = (end + 1).to(tl.int64)
+    blocks = tl.num_programs(1)
+    own = request * blocks + tl.program_id(1)
     if FIND == 0:
         key = tl.where(run >= MIN, (run.to(tl.int64) << 32) | place, 0)
-        tl.atomic_max(best_ptr + request, tl.max(key, 0))
+        tl.store(best_ptr + own, tl.max(key, 0))
     else:
-        length = (tl.load(best_ptr + request) >> 32).to(tl.int32)
+        length = (_largest(best_ptr + request * blocks, blocks) >> 32).to(tl.int32)
         among = open_ & (run == length) & (length > 0)
         vote = votes_ptr + request * vocab + following
         if FIND == 1:
             tl.atomic_add(vote, 1, mask=among)
         else:
             count = tl.load(vote, mask=among, other=0).to(tl.int64)
-            tl.atomic_max(common_ptr + request, tl.max(tl.where(among, (count << 32) | place, 0), 0))
+            tl.store(common_ptr + own, tl.max(tl.where(among, (count << 32) | place, 0), 0))
 
 
-@jit(do_not_specialize=["row_stride", "best_ptr", "place_ptr"])
+@jit(do_not_specialize=["row_stride", "best_ptr", "place_ptr", "blocks"])
 def _ngram_continue(
-    table_ptr, rows_ptr, lens_ptr, best_ptr, place_ptr, length_ptr, drafted_ptr, row_stride,
+    table_ptr, rows_ptr, lens_ptr, best_ptr, place_ptr, length_ptr, drafted_ptr, row_stride, blocks,
     BRANCH: tl.constexpr, K: tl.constexpr, D: tl.constexpr, D_P: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     enter(PDL)
     request = tl.program_id(0).to(tl.int64)
     line = table_ptr + tl.load(rows_ptr + request) * row_stride
     last = tl.load(lens_ptr + request)
-    length = (tl.load(best_ptr + request) >> 32).to(tl.int32)
-    place = (tl.load(place_ptr + request) & 0xFFFFFFFF).to(tl.int32)  # of the first token after the match
+    length = (_largest(best_ptr + request * blocks, blocks) >> 32).to(tl.int32)
+    found = _largest(place_ptr + request * blocks, blocks)
+    place = (found & 0xFFFFFFFF).to(tl.int32)  # of the first token after the match
     step = tl.arange(0, D_P)
     period = tl.maximum(last + 1 - place, 1)  # past the last token the continuation goes on in itself
     token = tl.load(line + place + step % period, mask=(length > 0) & (step < D), other=-1)
@@ -95,10 +109,10 @@ def ngram_match(
     block = min(power_of_two(reach), INTERPRETED_TILE) if INTERPRETED else _GPU_BLOCK
     grid = (batch, triton.cdiv(reach, block))
     stages = (LONGEST,) if vocab_size is None else (LONGEST, COUNT, COMMON)
-    keys = torch.zeros((branches, 2, batch), dtype=torch.int64, device=table.device)
+    keys = torch.empty((branches, 2, batch, grid[1]), dtype=torch.int64, device=table.device)
     for branch in range(branches):
         best, common = keys[branch]
-        votes = best if vocab_size is None else best.new_zeros((batch, vocab_size), dtype=torch.int32)
+        votes = best if vocab_size is None else rows.new_zeros((batch, vocab_size), dtype=torch.int32)
         for stage in stages:
             _ngram_match[grid](
                 table, rows, lens, drafted, best, common, votes, table.stride(0), vocab_size or 0,
@@ -107,7 +121,7 @@ def ngram_match(
             )  # fmt: skip
         place = best if vocab_size is None else common
         _ngram_continue[(batch,)](
-            table, rows, lens, best, place, length, drafted, table.stride(0),
+            table, rows, lens, best, place, length, drafted, table.stride(0), grid[1],
             BRANCH=branch, K=branches, D=depth, D_P=power_of_two(depth), num_warps=1, **dependent(early),
         )  # fmt: skip
     return length, drafted

@@ -35,10 +35,12 @@ def kind(kernel: Any, name: str) -> str:
 
 
 def compile_one(kernel: Any, capability: int, warps: int, **constants: Any) -> None:
+    early = constants["PDL"] = capability >= 90
     names = inspect.signature(kernel.fn).parameters
     signature = {n: "constexpr" if n in constants else kind(kernel, n) for n in names}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
+    options = {"num_warps": warps, "launch_pdl": early}
+    triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     print(kernel.fn.__name__, constants)
 
 

@@ -21,6 +21,8 @@ WIDE = {"rows_ptr", "best_ptr", "common_ptr", "place_ptr", "end_ptr"}
 
 
 def compile_one(kernel: Any, capability: int, **constants: Any) -> None:
+    early = constants["PDL"] = capability >= 90
+
     def kind(name: str) -> str:
         if name in constants:
             return "constexpr"
@@ -30,7 +32,8 @@ def compile_one(kernel: Any, capability: int, **constants: Any) -> None:
 
     signature = {name: kind(name) for name in inspect.signature(kernel.fn).parameters}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4})
+    options = {"num_warps": 4, "launch_pdl": early}
+    triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     print(kernel.fn.__name__, constants)
 
 
