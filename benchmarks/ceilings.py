@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """What a card can do at most: read bandwidth, bf16 matrix rate, the cost of a graph's node and of a launch.
 
 Measured in the run that uses them, since cards of one name differ. Knows no engine.
@@ -9,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import triton
@@ -34,7 +36,7 @@ class Ceilings:
 
 
 @triton.jit
-def _read(source, out, count, BLOCK: tl.constexpr, STEPS: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803
+def _read(source, out, count, BLOCK: tl.constexpr, STEPS: tl.constexpr):  # noqa: N803
     at = tl.program_id(0).to(tl.int64) * BLOCK * STEPS + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.int32)
     for step in range(STEPS):
@@ -51,7 +53,7 @@ def measure(device: torch.device) -> Ceilings:
 def seconds_of(work: Callable[[], object], rounds: int = ROUNDS) -> float:
     """Median device seconds of `work`, by events on the current stream; the first run warms up."""
     work()
-    times = []
+    times: list[float] = []
     for _ in range(rounds):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
@@ -64,7 +66,7 @@ def seconds_of(work: Callable[[], object], rounds: int = ROUNDS) -> float:
 
 def _bandwidth(device: torch.device) -> float:
     data = torch.randint(-(1 << 31), (1 << 31) - 1, (BYTES // 4,), dtype=torch.int32, device=device)
-    best = 0.0
+    best, read = 0.0, cast(Any, _read)  # a launcher, which triton's types take for the body itself
     for block, steps, warps in ((4096, 8, 8), (8192, 4, 8), (8192, 16, 16)):
         programs = triton.cdiv(data.numel(), block * steps)
         out = torch.empty(programs, dtype=torch.int32, device=device)
@@ -72,7 +74,7 @@ def _bandwidth(device: torch.device) -> float:
         def run(
             grid: int = programs, to: torch.Tensor = out, sizes: tuple[int, int, int] = (block, steps, warps)
         ) -> None:
-            _read[(grid,)](data, to, data.numel(), BLOCK=sizes[0], STEPS=sizes[1], num_warps=sizes[2])
+            read[(grid,)](data, to, data.numel(), BLOCK=sizes[0], STEPS=sizes[1], num_warps=sizes[2])
 
         best = max(best, data.nbytes / seconds_of(run))
     return best

@@ -113,7 +113,8 @@ class BareLoop:
 
     def _slots(self, table: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         size = self._size.page_size
-        return table[rows, positions // size].long() * size + positions % size
+        slots: torch.Tensor = table[rows, positions // size].long() * size + positions % size
+        return slots
 
     def _forward(self, batch: ForwardBatch) -> torch.Tensor:
         self._attention.init_forward_metadata(batch)

@@ -75,7 +75,7 @@ def _state(model: LlamaModel) -> dict[str, torch.Tensor]:
         state["lm_head.weight"] = _dense(weights.head)
     for index, layer in enumerate(weights.layers):
         at = f"model.layers.{index}."
-        q, k, v = _dense(layer.qkv).split((shape.q_size, shape.kv_size, shape.kv_size))
+        q, k, v = torch.split(_dense(layer.qkv), [shape.q_size, shape.kv_size, shape.kv_size])
         gate, up = _dense(layer.gate_up).chunk(2)
         names = {"self_attn.q_proj": q, "self_attn.k_proj": k, "self_attn.v_proj": v}
         names |= {"self_attn.o_proj": _dense(layer.output), "mlp.gate_proj": gate, "mlp.up_proj": up}

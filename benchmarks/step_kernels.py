@@ -34,7 +34,6 @@ class Kernel:
 
 def watch(llm: LLM, batch: int, context: int) -> tuple[list[Kernel], int]:
     """Every kernel that ran during the steps, in order, and how many steps those were."""
-    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     with steady(llm, batch, context) as go:
@@ -42,7 +41,7 @@ def watch(llm: LLM, batch: int, context: int) -> tuple[list[Kernel], int]:
         with profile(activities=[ProfilerActivity.CUDA]) as seen:
             go(STEPS)
         steps = llm.metrics.decode_steps - before
-    events = [event for event in seen.events() or () if event.device_type == DeviceType.CUDA]
+    events = [event for event in seen.events() or () if event.device_type.name == "CUDA"]
     kernels = [Kernel(e.name, e.time_range.start / 1e6, e.time_range.elapsed_us() / 1e6) for e in events]
     return sorted(kernels, key=lambda kernel: kernel.start), steps
 

@@ -64,7 +64,9 @@ def numbers(text: str) -> list[int]:
 class Parser(argparse.ArgumentParser):
     """Takes overrides before, between and behind its options."""
 
-    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def,override]
+    def parse_args(  # type: ignore[override]  # argparse has overloads for namespaces of one's own
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
         return self.parse_intermixed_args(args, namespace)
 
 

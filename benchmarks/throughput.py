@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made.add_argument("--repeats", type=int, default=2)
     given = made.parse_args(arguments)
     # All at once, in large passes, and nobody decodes while prompts are left: what a batch job wants.
-    usual = ("cache=none", f"scheduler.max_running={given.requests}", f"scheduler.prefill_streak={1 << 20}")
-    usual += ("scheduler.chunk_tokens=8192",)
+    usual = [f"scheduler.max_running={given.requests}", f"scheduler.prefill_streak={1 << 20}"]
+    usual += ["cache=none", "scheduler.chunk_tokens=8192"]
     with LLM(*tables.preferring(given.overrides, *usual)) as llm:
         prompts, params = mix(
             llm.shape.vocab_size, given.requests, given.longest_prompt, given.longest_answer
