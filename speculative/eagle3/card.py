@@ -1,8 +1,9 @@
 """What a draft's makers measured, and which drafts come with the package. Free of torch.
 
 A card is a card.json beside the weights: {"target": {"name", "hidden_size", "num_layers", "vocab_size"},
-"accept_length": {data set: mean emitted tokens a step}, "acceptance_per_position": {data set: [rates]}}. More
-keys are for readers.
+"accept_length": {data set: mean emitted tokens a step}, "acceptance_per_position": {data set: [rates]},
+"chain_drafts": drafts of the steps that were measured}; all but accept_length may be missing. More keys are
+for readers.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from engine.models.hf_config import read_json
 from engine.models.shape import ModelShape
 
 CARD = "card.json"
+CHAIN = 4  # drafts of a chain, where a card does not say how many were measured
 DRAFTS = Path(__file__).resolve().parent / "drafts"
 _SIZES = ("hidden_size", "num_layers", "vocab_size")
 
@@ -36,16 +38,20 @@ class TargetCard:
 @dataclass(frozen=True)
 class Card:
     """accept_length: mean emitted tokens a step, by data set. per_position: share of steps in which the draft
-    at each depth was accepted."""
+    at each depth was accepted. chain: drafts of the steps that were measured."""
 
     target: TargetCard
     accept_length: Mapping[str, float]
     per_position: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    chain: int = CHAIN
 
     @property
-    def expected(self) -> float:
-        """The lowest of the measured accept lengths: well below it something is wrong."""
-        return min(self.accept_length.values())
+    def expected(self) -> tuple[float, ...]:
+        """Share of steps that accept the draft at each depth, on the set with the lowest accept length: well
+        below it something is wrong. Where the card has none of that set: as if every draft of the chain were
+        accepted alike."""
+        weakest = min(self.accept_length, key=lambda name: self.accept_length[name])
+        return self.per_position.get(weakest) or _alike(self.accept_length[weakest], self.chain)
 
 
 def card_beside(path: str | Path) -> Card | None:
@@ -77,7 +83,18 @@ def _parsed(values: Mapping[str, Any], where: str) -> Card:
             name: _rates(value, f"{where}: acceptance_per_position of {name}")
             for name, value in _by_set(values, "acceptance_per_position", where, {}).items()
         },
+        int(_number(values.get("chain_drafts", CHAIN), f"{where}: chain_drafts", 1)),
     )
+
+
+def _alike(length: float, drafts: int) -> tuple[float, ...]:
+    """Rates r, r^2, ... of a chain whose steps emit 1 + r + r^2 + ... = length tokens, r by bisection."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        over = 1 + sum(middle**depth for depth in range(1, drafts + 1)) > length
+        low, high = (low, middle) if over else (middle, high)
+    return tuple(low**depth for depth in range(1, drafts + 1))
 
 
 def _by_set(

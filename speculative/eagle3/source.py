@@ -69,12 +69,9 @@ def draft_shape(config: Options, name: str, target: ModelShape) -> Eagle3Shape:
 
 
 def expected_acceptance(place: Path) -> tuple[float, ...] | None:
-    """Acceptance at each depth on the card's weakest data set; None without a card or such rates."""
+    """See Card.expected; None without a card."""
     card = card_beside(place)
-    if card is None:
-        return None
-    weakest = min(card.accept_length, key=lambda name: card.accept_length[name])
-    return card.per_position.get(weakest)
+    return None if card is None else card.expected
 
 
 def problems(config: Options, name: str, target: ModelShape) -> list[str]:
