@@ -28,8 +28,8 @@ BURST = 4  # steps launched at once on a GPU, where launching overlaps computing
 class ScratchSteps:
     """Decode steps of rows 1..b before any request has come. Their pages are page 0, the padding page.
 
-    `untouched` puts back what they wrote: rows of the table, relayed values, page 0, and drafts' scratch,
-    each of which holds one value throughout while the engine is new.
+    `untouched` puts back what they wrote: rows of the table, counts for penalties, relayed values, page 0,
+    and drafts' scratch, each of which holds one value throughout while the engine is new.
     """
 
     def __init__(
@@ -130,6 +130,8 @@ class ScratchSteps:
     def _written(self) -> Iterator[Tensor]:
         table = self._table
         yield from (table.tokens, table.seq_lens, *table.relay.values())
+        if table.columns.output_counts is not None:
+            yield table.columns.output_counts
         for pool in self._pools:
             for layer in pool.layers:
                 for side in (layer.k, layer.v):

@@ -17,7 +17,7 @@ from engine.scratch_steps import ScratchSteps
 # Tokens of a prompt, each the first past a power of two: the least that takes the next larger tile, whatever
 # the query heads of a KV head. Beyond the last of them tiles have their full size.
 SHORT = (2, 5, 9, 17, 33, 65)
-DRAWN = SamplingClass(sampled=True)
+DRAWN = SamplingClass(sampled=True, shaped=True)  # shaped: penalties follow the paths of a tree
 WHAT = "compiling kernels"
 
 

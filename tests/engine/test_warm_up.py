@@ -10,6 +10,7 @@ from engine.compiled import COMPILED
 from engine.llm import LLM
 from engine.params import SamplingParams
 from engine.warm_up import Limits, batch_sizes, prefill_passes, warm_up
+from speculative.tree import TreeGeometry
 
 CUDA = torch.cuda.is_available()
 LIMITS = (
@@ -32,7 +33,9 @@ def state(llm: LLM) -> list[torch.Tensor]:
     table = llm._container.table()
     pools = [llm._container.pool(), llm._container.draft_pool()]
     kv = [side for pool in pools if pool is not None for layer in pool.layers for side in (layer.k, layer.v)]
-    return [t.clone() for t in (table.tokens, table.seq_lens, table.page_table, *table.relay.values(), *kv)]
+    columns = [value for value in vars(table.columns).values() if isinstance(value, torch.Tensor)]
+    own = (table.tokens, table.seq_lens, table.page_table, *table.relay.values())
+    return [t.clone() for t in (*own, *columns, *kv)]
 
 
 DRAFT = ("spec=eagle3", "spec.load=dummy")
@@ -76,6 +79,21 @@ def test_batch_sizes(most: int, sizes: list[int]) -> None:
     assert batch_sizes(most) == sizes
 
 
+def test_penalties_along_the_paths_of_a_tree_are_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a tree needs a kernel for them; it would be compiled at the first request with a penalty."""
+    asked: list[tuple[int, int]] = []
+    original = TreeGeometry.ancestors.func
+
+    def ancestors(self: TreeGeometry) -> torch.Tensor:
+        asked.append((self.tokens.shape[0], self.tokens.shape[1]))
+        return original(self)
+
+    monkeypatch.setattr(TreeGeometry, "ancestors", property(ancestors))
+    with make(*TINY, *LIMITS, *DRAFT, "spec.topk=2", "spec.num_draft_tokens=6") as llm:
+        warm(llm)
+    assert {(1, 6), (5, 6)} <= set(asked)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not CUDA, reason="no CUDA device")
 @pytest.mark.parametrize("graph", ["none", "step"])
@@ -94,7 +112,12 @@ def test_serving_compiles_nothing(graph: str, spec: tuple[str, ...]) -> None:
         for batch in range(1, 34, 4):
             prompts = [[3 + i % 7] * (1 + 37 * i % 700) for i in range(batch)]
             params = [
-                SamplingParams(max_tokens=3 + i % 30, ignore_eos=True, temperature=0.7 * (i % 2))
+                SamplingParams(
+                    max_tokens=3 + i % 30,
+                    ignore_eos=True,
+                    temperature=0.7 * (i % 2),
+                    frequency_penalty=0.3 * (i % 3 == 2),
+                )
                 for i in range(batch)
             ]
             llm.generate(prompts, params)
