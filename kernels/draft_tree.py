@@ -62,7 +62,7 @@ def _largest(scores, place, open_):
 @jit(do_not_specialize=["candidates", "scratch", "first_scratch", "depth", "rows_ptr", "start_ptr"])
 def _front(
     tokens_ptr, scores_ptr, seen_ptr, rows_ptr, start_ptr,
-    survivors_ptr, ids_ptr, source_ptr, positions_ptr, slots_ptr, own_seen_ptr,
+    survivors_ptr, ids_ptr, source_ptr, positions_ptr, slots_ptr, own_slots_ptr, own_seen_ptr,
     candidates, first_scratch, scratch, depth,
     K: tl.constexpr, K_P: tl.constexpr, KK_P: tl.constexpr, SEEN_P: tl.constexpr, FIRST: tl.constexpr,
     PDL: tl.constexpr,
@@ -101,6 +101,8 @@ def _front(
     row = tl.load(rows_ptr + request)
     slot = first_scratch + row * scratch + node
     tl.store(slots_ptr + request * (before + K) + node, slot, mask=node < before + K)
+    own_slots = first_scratch + row * scratch + before + lane.to(tl.int64)
+    tl.store(own_slots_ptr + cell, own_slots, mask=real)
     inherited = real[:, None] & (node < before)[None, :]
     old = seen_ptr + (request * K + parent)[:, None] * before + node[None, :]
     itself = ((node[None, :] - before) == lane[:, None]).to(tl.uint8)
@@ -161,19 +163,19 @@ def next_level(
 def front(
     tokens: Tensor, scores: Tensor, seen: Tensor | None, rows: Tensor, start: Tensor, topk: int,
     first_scratch: int, scratch: int, *, early: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Who is continued next: the first level's K, or the best K of the K * K last candidates, int32 and fp32
     [B, C], contiguous. seen: bool [B, K, M] of the level before, contiguous, None at the first.
 
     rows: int64 [B]; start: int32 [B]. Returns (survivors int64 [B, K] among the candidates; their tokens
     int32 [B, K]; rows int64 [B * K] of the level before that hold their parents, at the first level the
     requests; positions int64 [B * K];
-    slots int64 [B, M + K] of all continued ones; seen bool [B, K, M + K]).
+    slots int64 [B, M + K] of all continued ones, and [B * K] of these; seen bool [B, K, M + K]).
     """
     batch, candidates = tokens.shape
     before = 0 if seen is None else seen.shape[2]
     survivors, ids = rows.new_empty(batch, topk), tokens.new_empty(batch, topk)
-    source, positions = (rows.new_empty(batch * topk) for _ in range(2))
+    source, positions, own_slots = (rows.new_empty(batch * topk) for _ in range(3))
     slots = rows.new_empty(batch, before + topk)
     own = torch.empty((batch, topk, before + topk), dtype=torch.bool, device=tokens.device)
     if batch:
@@ -181,12 +183,12 @@ def front(
         side, width = power_of_two(topk), power_of_two(before + topk)
         _front[(batch,)](
             tokens, scores, old, rows, start,
-            survivors, ids, source, positions, slots, own.view(torch.uint8),
+            survivors, ids, source, positions, slots, own_slots, own.view(torch.uint8),
             candidates, first_scratch, scratch, before // topk,
             K=topk, K_P=side, KK_P=power_of_two(topk * topk), SEEN_P=width, FIRST=seen is None,
             num_warps=warps_for(side * width), **dependent(early),
         )  # fmt: skip
-    return survivors, ids, source, positions, slots, own
+    return survivors, ids, source, positions, slots, own_slots, own
 
 
 def keep_best(

@@ -91,14 +91,15 @@ class TorchGrowth:
             found.tokens.gather(1, survivors),
             source.view(-1),
             (view.seq_lens.device.long() + depth).repeat_interleave(topk),
-            Window(self._scratch(view, depth + 1), seen),
+            self._window(view, depth + 1, seen),
         )
 
     def keep(self, found: Candidates, root: Tensor, count: int) -> DraftTree:
         return keep(found, root, count)
 
-    def _scratch(self, view: DraftView, levels: int) -> Tensor:
-        """int64 [B, levels * K]: the first slots of each row's scratch."""
+    def _window(self, view: DraftView, levels: int, seen: Tensor) -> Window:
+        """The first slots of each row's scratch, those of the last level its own."""
         size = self._size
         inner = torch.arange(levels * size.topk, device=view.rows.device)
-        return size.first_scratch + view.rows.unsqueeze(1) * size.scratch + inner
+        slots = size.first_scratch + view.rows.unsqueeze(1) * size.scratch + inner
+        return Window(slots, slots[:, -size.topk :].reshape(-1), seen)

@@ -25,10 +25,11 @@ from speculative.tree import chain
 
 @dataclass(frozen=True)
 class Window:
-    """The drafted nodes so far, outside of the pages. slots: int64 [B, K], this pass's own W last. seen: bool
-    [B, W, K], which of them each of its tokens sees."""
+    """The drafted nodes so far, outside of the pages. slots: int64 [B, K], this pass's W last; own: those,
+    int64 [B * W]. seen: bool [B, W, K], which of all each of its tokens sees."""
 
     slots: Tensor
+    own: Tensor
     seen: Tensor
 
 
@@ -82,8 +83,7 @@ class DraftPasses:
         """W nodes a request, at positions int64 [B * W]: tokens int32 [B, W], hidden [B * W, H] -> [B * W,
         H]."""
         width = tokens.shape[1]
-        own = window.slots[:, -width:].reshape(-1)
-        batch = self._verify(view, tokens, self._reach(positions), own, view.seq_lens, width)
+        batch = self._verify(view, tokens, self._reach(positions), window.own, view.seq_lens, width)
         batch = replace(batch, tree_mask=window.seen, window_slots=window.slots)
         return self._run(batch, hidden, self._drafting)
 

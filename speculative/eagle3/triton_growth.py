@@ -35,11 +35,11 @@ class TritonGrowth:
     def front(self, view: DraftView, found: Candidates, window: Window | None) -> Front:
         size, lens = self._size, view.seq_lens.device
         seen = None if window is None else window.seen
-        survivors, tokens, source, positions, slots, seen = front(
+        survivors, tokens, source, positions, slots, own, seen = front(
             found.tokens, found.scores, seen, view.rows, lens, size.topk, size.first_scratch, size.scratch,
             early=self._early,
         )  # fmt: skip
-        return Front(survivors, tokens, source, positions, Window(slots, seen))
+        return Front(survivors, tokens, source, positions, Window(slots, own, seen))
 
     def keep(self, found: Candidates, root: Tensor, count: int) -> DraftTree:
         known = found.tokens, found.scores, found.parent

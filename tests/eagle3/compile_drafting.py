@@ -18,7 +18,15 @@ from kernels.draft_tree import _front, _keep_best, _next_level
 from kernels.launch import power_of_two, warps_for
 
 KINDS = {
-    "*i64": {"parent_ptr", "survivors_ptr", "source_ptr", "positions_ptr", "slots_ptr", "rows_ptr"},
+    "*i64": {
+        "parent_ptr",
+        "survivors_ptr",
+        "source_ptr",
+        "positions_ptr",
+        "slots_ptr",
+        "own_slots_ptr",
+        "rows_ptr",
+    },
     "*fp32": {"scores_ptr", "logprob_ptr", "out_scores_ptr"},
     "*u8": {"seen_ptr", "own_seen_ptr"},
 }

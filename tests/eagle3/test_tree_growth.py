@@ -72,7 +72,7 @@ def test_growth(topk: int, levels: int, count: int, kind: str, batch: int) -> No
         windows = [front.window for front in fronts] or [None, None]
         fronts = [g.front(view, f, w) for g, f, w in zip(both, found, windows, strict=True)]
         same(*fronts, *FIELDS)
-        same(fronts[0].window, fronts[1].window, "slots", "seen")
+        same(fronts[0].window, fronts[1].window, "slots", "own", "seen")
         shape = (batch, topk, topk)
         added = tokens(shape, 3 + level), logprobs(kind, shape, 9 + level)
         found = [g.add(f, r.survivors, *added) for g, f, r in zip(both, found, fronts, strict=True)]
