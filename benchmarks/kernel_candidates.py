@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from engine.kernel_choices.plans import BEST, NORM_GATED, ROWS, TILE, Place, Plan
 
@@ -39,18 +40,35 @@ TILE_STARTS = (
 )  # fmt: skip
 
 
-def starts(place: Place, card: Card, known: Sequence[Plan] = ()) -> list[Plan]:
-    """Plans of every kind, far apart, after those `known` to be fast for the same matrix elsewhere; each with
-    the gate if the stage has one. Norms apart: their fusion is for neighbours to try."""
+NORMED = 3  # plans of either kernel that are tried with the norm inside as well
+
+
+def starts(place: Place, card: Card, known: Sequence[Plan] = (), most: int | None = None) -> list[Plan]:
+    """Plans `known` to be fast for the same matrix elsewhere, or for one like it, with and without the norm;
+    then plans of every kind, far apart, each with the gate if the stage has one. most: so many at most, and
+    none but known ones where some of those can serve."""
+    both = [plan for each in known for plan in (each, replace(each, norm=not each.norm))]
+    found = [plan for plan in both if fits(plan, place, card)]
+    if most is None or not found:
+        found += _usual(place, card)
+    return list(dict.fromkeys(found))[:most]
+
+
+def _usual(place: Place, card: Card) -> list[Plan]:
+    """The kernels in turns, what won most often first."""
+    turns = zip_longest(_kind(ROWS_STARTS, place, card), _kind(TILE_STARTS, place, card), fillvalue=())
+    return [plan for pair in turns for plans in pair for plan in plans]
+
+
+def _kind(plans: Sequence[Plan], place: Place, card: Card) -> list[tuple[Plan, ...]]:
+    """Those that fit, the first NORMED of them together with the same that have the norm inside."""
     gate, split = place.stage == NORM_GATED, place.stage != BEST
-    found = [
-        *known,
-        *(
-            replace(plan, gate=gate, split=plan.split if split else 1)
-            for plan in (*ROWS_STARTS, *TILE_STARTS)
-        ),
+    plain = [replace(plan, gate=gate, split=plan.split if split else 1) for plan in plans]
+    found = [plan for plan in dict.fromkeys(plain) if fits(plan, place, card)]
+    first = [plan for plan in found if plan.split == 1 and fits(replace(plan, norm=True), place, card)][
+        :NORMED
     ]
-    return [plan for plan in dict.fromkeys(found) if fits(plan, place, card)]
+    return [(plan, replace(plan, norm=True)) if plan in first else (plan,) for plan in found]
 
 
 def neighbours(plan: Plan, place: Place, card: Card) -> list[Plan]:
@@ -84,9 +102,14 @@ def fits(plan: Plan, place: Place, card: Card) -> bool:
         return 4 <= each <= 64 and unrolled <= MOST_UNROLLED and unrolled * each <= MOST_PRODUCTS and (
             place.tokens * each <= 64 or _folded(place, each) <= MOST_HELD
         )  # fmt: skip
-    side = max(16, place.tokens)
-    held = plan.stages * (plan.block_n + side) * plan.block_k * SIZES[place.dtype]
+    side = plan.side(place.tokens)
+    held = plan.stages * (plan.block_n + side * _streams(plan, place)) * plan.block_k * SIZES[place.dtype]
     return plan.stages >= 2 and held <= card.shared and 1 <= plan.block_n * side // threads <= 64
+
+
+def _streams(plan: Plan, place: Place) -> int:
+    """Blocks of the tokens' size in flight at a step: x; with the norm inside its weights, and residuals."""
+    return 1 if not plan.norm else 2 if place.stage == BEST else 3
 
 
 def _padded(plan: Plan, k: int) -> int:

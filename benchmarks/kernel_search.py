@@ -7,17 +7,30 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from benchmarks.kernel_candidates import Card, neighbours, starts
-from engine.kernel_choices.plans import Place, Plan
+from engine.kernel_choices.plans import BUCKETS, Place, Plan
 from engine.kernel_choices.table import Entry
 
-BEAM = 2  # plans around which the search goes on
-DEPTH = 3  # steps around them
 FINALISTS = 3
+LIKE = 2  # matrices of other sizes whose winners are tried
 LEAST_GAIN = 1.01  # a plan that gains less than the noise of the next run is not worth its compilation
+
+
+@dataclass(frozen=True)
+class Effort:
+    """beam: plans around which the search goes on; depth: steps around them; starts: most plans to begin
+    with, None: all there are."""
+
+    beam: int
+    depth: int
+    starts: int | None = None
+
+
+THOROUGH = Effort(beam=2, depth=3)
+QUICK = Effort(beam=1, depth=1, starts=8)  # for what is nearly known: two rounds of compiling
 
 Quick = Callable[[Sequence[Plan]], Sequence[float]]  # seconds of each; infinite where it cannot run
 Fair = Callable[
@@ -33,19 +46,33 @@ class Stopwatch:
     fair: Fair
 
 
-def best_entry(place: Place, card: Card, watch: Stopwatch, known: Sequence[Plan] = ()) -> Entry:
+def best_entry(
+    place: Place, card: Card, watch: Stopwatch, known: Sequence[Plan] = (), effort: Effort = THOROUGH
+) -> Entry:
     """The plan that beats the library, or None for the library, with the times of the final. known: plans
-    that won for the same matrix at other numbers of tokens."""
+    that won for the same matrix, or for one like it."""
     tried: dict[Plan, float] = {}
     done: set[Plan] = set()  # whose neighbours were tried
-    _try(starts(place, card, known), tried, watch)
-    for _ in range(DEPTH):
-        around = [plan for plan in _front(tried, BEAM) if plan not in done]
+    _try(starts(place, card, known, effort.starts), tried, watch)
+    for _ in range(effort.depth):
+        around = [plan for plan in _front(tried, effort.beam) if plan not in done]
         if not around:
             break
         done.update(around)
         _try([near for plan in around for near in neighbours(plan, place, card)], tried, watch)
     return _final(_front(tried, FINALISTS), watch)
+
+
+def winners(found: Mapping[Place, Entry], place: Place) -> list[Plan]:
+    """What won for the same matrix, at the nearest numbers of tokens first, then for the LIKE matrices of the
+    same stage that are nearest in size."""
+    near = sorted(found, key=lambda other: abs(BUCKETS.index(other.tokens) - BUCKETS.index(place.tokens)))
+    same = [other for other in near if replace(other, tokens=place.tokens) == place]
+    like = [other for other in near if (other.stage, other.dtype) == (place.stage, place.dtype)]
+    like = [other for other in like if other.tokens == place.tokens and other not in same]
+    like.sort(key=lambda other: abs(math.log(other.n * other.k / (place.n * place.k))))
+    plans = [found[other].plan for other in (*same, *like[:LIKE])]
+    return [plan for plan in dict.fromkeys(plans) if plan is not None]
 
 
 def _try(plans: Sequence[Plan], tried: dict[Plan, float], watch: Stopwatch) -> None:

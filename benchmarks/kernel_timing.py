@@ -5,6 +5,7 @@ Knows places and plans; nothing of how plans are searched.
 
 from __future__ import annotations
 
+import importlib
 import statistics
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -177,5 +178,13 @@ def compile_plan(place: Place, early: bool, plan: Plan) -> bool:
 
 
 def compilers(workers: int) -> ProcessPoolExecutor:
-    """Processes that compile beside this one; they share Triton's cache on disk."""
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    """Processes that compile beside this one; they share Triton's cache on disk. They start at once, since
+    each takes seconds to import what it needs."""
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    for _ in range(workers):
+        pool.submit(_prepare)
+    return pool
+
+
+def _prepare() -> None:
+    importlib.import_module("kernels.linear_best")

@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,12 +21,12 @@ import torch
 
 from benchmarks import tables
 from benchmarks.kernel_candidates import SIZES, Card
-from benchmarks.kernel_search import Stopwatch, best_entry
+from benchmarks.kernel_search import QUICK, THOROUGH, Effort, Stopwatch, best_entry, winners
 from benchmarks.kernel_timing import StageTimer, compilers, weight_pool
 from engine import LLM, SamplingParams
 from engine.errors import UserError
 from engine.kernel_choices.plans import BUCKETS, LINEAR, NORM_GATED, NORM_LINEAR, Choices, Place, Plan
-from engine.kernel_choices.source import Found, keep, read
+from engine.kernel_choices.source import AUTO, Found, find, keep, read
 from engine.kernel_choices.table import ChoiceTable, Circumstances, Entry, as_document, name_of
 from engine.rules import compose_checked
 from engine.runs import write_json
@@ -86,28 +87,34 @@ def order(uses: Mapping[Place, float], buckets: Sequence[int]) -> list[Place]:
     return [replace(place, tokens=tokens) for tokens in buckets for place in ranked]
 
 
-def winners(found: Mapping[Place, Entry], place: Place) -> list[Plan]:
-    """What won for the same matrix at other numbers of tokens, the nearest ones first."""
-    near = sorted(found, key=lambda other: abs(BUCKETS.index(other.tokens) - BUCKETS.index(place.tokens)))
-    plans = [found[other].plan for other in near if replace(other, tokens=place.tokens) == place]
-    return [plan for plan in plans if plan is not None]
+@dataclass(frozen=True)
+class Search:
+    """early: dependent launch, as the engine would; seconds: after which no place is begun; before: what
+    earlier searches found; kept: where entries go."""
+
+    card: Card
+    early: bool
+    effort: Effort
+    seconds: float
+    before: Mapping[Place, Entry]
+    kept: Kept
 
 
-def tune(places: Sequence[Place], card: Card, early: bool, seconds: float, kept: Kept) -> dict[Place, Entry]:
+def tune(places: Sequence[Place], search: Search, pool: ProcessPoolExecutor) -> dict[Place, Entry]:
     """An entry for each place, as far as the time reaches; each is kept as soon as it is there."""
     device = torch.device("cuda")
     pools = {dtype: weight_pool(places, dtype, device) for dtype in {place.dtype for place in places}}
     found: dict[Place, Entry] = {}
     start = time.perf_counter()
-    with compilers(min(16, len(os.sched_getaffinity(0)))) as pool, torch.inference_mode():
+    with torch.inference_mode():
         for number, place in enumerate(places):
-            if time.perf_counter() - start > seconds:
+            if time.perf_counter() - start > search.seconds:
                 tables.say(f"the time is over: {len(places) - number} places are left")
                 break
-            timer = StageTimer(place, pools[place.dtype], early, pool)
-            known = winners(found, place)
-            entry = found[place] = best_entry(place, card, Stopwatch(timer.quick, timer.fair), known)
-            kept.add(place, entry)
+            timer = StageTimer(place, pools[place.dtype], search.early, pool)
+            watch, known = Stopwatch(timer.quick, timer.fair), winners({**search.before, **found}, place)
+            entry = found[place] = best_entry(place, search.card, watch, known, search.effort)
+            search.kept.add(place, entry)
             tables.say(f"{number + 1}/{len(places)} {name_of(place)}: {entry.library / entry.seconds:.3f} x")
     return found
 
@@ -182,6 +189,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     made.add_argument("--tokens", type=tables.numbers, default=list(BUCKETS), help="buckets to be measured")
     made.add_argument("--stages", nargs="+", default=[], help="stages to be measured; all of them by default")
     made.add_argument("--out", type=Path, help="add to this file instead of the cache")
+    made.add_argument(
+        "--quick", action="store_true",
+        help="only around what won before for the same product or one like it, in the cache or as shipped",
+    )  # fmt: skip
     made.add_argument("--limit", type=float, default=3600, help="seconds for the measurement")
     return made.parse_args(arguments)
 
@@ -198,19 +209,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         print(f"nothing can be measured: {needs}", file=sys.stderr)
         return 1
+    with compilers(min(16, len(os.sched_getaffinity(0)))) as pool:
+        sections = _measured(given, pool)
+    tables.publish(tables.heading("cuda"), sections, given.json)
+    return 0
+
+
+def _measured(given: argparse.Namespace, pool: ProcessPoolExecutor) -> list[tables.Section]:
     properties = torch.cuda.get_device_properties(0)
     shared = SHARED_KIB.get(properties.major, 99) << 10
     card = Card(properties.multi_processor_count, shared)
     uses = products_of(tables.preferring(given.overrides, "device=cuda", "attention=triton"))
     uses = {place: count for place, count in uses.items() if not given.stages or place.stage in given.stages}
     here = Circumstances.here(torch.cuda.get_device_name(0))
-    found = tune(order(uses, given.tokens), card, properties.major >= 9, given.limit, Kept(here, given.out))
-    sections = [
+    effort, before = QUICK if given.quick else THOROUGH, find(AUTO, here).table.entries
+    kept = Kept(here, given.out)
+    search = Search(card, properties.major >= 9, effort, given.limit, before, kept)
+    found = tune(order(uses, given.tokens), search, pool)
+    return [
         tables.Section("All products of a decode step", totals(found, uses)),
         tables.Section("Products", [row(place, entry) for place, entry in found.items()]),
     ]
-    tables.publish(tables.heading("cuda"), sections, given.json)
-    return 0
 
 
 if __name__ == "__main__":
