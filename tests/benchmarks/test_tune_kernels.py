@@ -1,4 +1,4 @@
-"""The command that measures kernels: where what it finds goes, and what it says of a step. Times are made up."""
+"""The command that measures kernels: where what it finds goes, what it says of a step. Times are made up."""
 
 from __future__ import annotations
 
