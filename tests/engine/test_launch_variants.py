@@ -51,7 +51,12 @@ def serve(llm: LLM, batches: Sequence[int]) -> None:
         lens = [1 + int((longest - 1) * drawn.random() ** 4) for _ in range(batch)]
         prompts = [[3 + i % 7] * length for i, length in enumerate(lens)]
         params = [
-            SamplingParams(max_tokens=2 + i % 2, ignore_eos=True, temperature=0.7 * (i % 2))
+            SamplingParams(
+                max_tokens=2 + i % 2,
+                ignore_eos=True,
+                temperature=0.7 * (i % 2),
+                frequency_penalty=0.5 * (i % 3 == 2),
+            )
             for i in range(batch)
         ]
         llm.generate(prompts, params)
