@@ -20,7 +20,6 @@ from kernels.launch import INTERPRETED, INTERPRETED_TILE, jit, power_of_two
 
 _TAKEN = 16  # splits that a merge reads at once, at most
 _VALUES = 64  # of theirs in each thread
-_MORE_VALUES = 128  # where programs are few: another round of loads costs more than registers
 
 
 @jit
@@ -115,6 +114,6 @@ class Partial:
 def merge_sizes(rows: int, dim: int, tile: Tile) -> tuple[int, int]:
     """Rows of a tile that are merged at once where the pass uses `rows` of them or more, and splits that are
     read at once. dim: padded."""
-    budget = INTERPRETED_TILE if INTERPRETED else (_MORE_VALUES if tile.held else _VALUES) * 32 * tile.warps
+    budget = INTERPRETED_TILE if INTERPRETED else _VALUES * 32 * tile.warps
     merged = min(tile.rows, power_of_two(rows), max(4, budget // dim))
     return merged, max(1, min(_TAKEN, budget // (merged * dim)))
