@@ -1,16 +1,11 @@
-"""Every kernel compiles for GPUs that are not here: what the interpreter accepts, they may not.
-
-Each run is its own process, because in this one Triton interprets.
-"""
+"""Every kernel compiles for GPUs that are not here: what the interpreter accepts, they may not."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.compiling import compiled
 
 SCRIPT = Path(__file__).parent / "compile_for_gpu.py"
 
@@ -19,9 +14,4 @@ SCRIPT = Path(__file__).parent / "compile_for_gpu.py"
     ("capability", "dtype", "variants"), [(90, "bf16", 35), (90, "fp32", 30), (80, "fp16", 32)]
 )
 def test_kernels_compile(capability: int, dtype: str, variants: int, tmp_path: Path) -> None:
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(SCRIPT.parents[2])}
-    command = [sys.executable, str(SCRIPT), str(capability), dtype]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert len(done.stdout.splitlines()) == variants
+    assert len(compiled(SCRIPT, tmp_path, capability, dtype)) == variants
