@@ -123,8 +123,8 @@ class EngineCore:
         return self._scheduler.cancel(request_id)
 
     def has_work(self) -> bool:
-        """Whether another `step` would do anything."""
-        return bool(self._live) or self._loop.has_work()
+        """Whether another `step` would do anything; ended requests that nobody asked for are no work."""
+        return any(live.open for live in self._live.values()) or self._loop.has_work()
 
     def step(self) -> list[Delta]:
         """One turn of the loop; the news of all requests. Ctrl-C waits for its end: half a turn cannot be
