@@ -22,6 +22,9 @@ EAGLE3 = ("spec=eagle3", "spec.load=dummy", "spec.adaptive=false")
 STEPS = {
     "plain": ((), 6, 0),
     "ngram": (("spec=ngram", "spec.adaptive=false", "spec.drafts=4"), 10, 0),
+    "forced acceptance": (  # what a benchmark forces costs what a real draft does
+        ("spec=ngram", "spec.adaptive=false", "spec.drafts=4", "spec.simulate_accept_length=2.5"), 10, 0,
+    ),
     "eagle3 chain": ((*EAGLE3, "spec.num_steps=4"), 12, 0),
     "eagle3 tree": (
         (*EAGLE3, "spec.topk=2", "spec.num_steps=3", "spec.num_draft_tokens=6"), 24, 0,
