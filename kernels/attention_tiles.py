@@ -93,7 +93,7 @@ _TABLE = {
         (Tile(16, 32, warps=2, stages=4), Tile(32, 32, warps=2, stages=3)),
         Tile(16, 32, warps=2, stages=3),
         # A split of few new tokens is one block. Three of the first and two of the second fit a processor.
-        (Tile(16, 64, held=True), Tile(32, 128, warps=8, stages=1, registers=128, held=True)),
+        (Tile(16, 64, registers=168, held=True), Tile(32, 128, warps=8, stages=1, registers=128, held=True)),
     ),
     (HOPPER, 256): Tiles(Tile(64, 32, stages=3), Tile(64, 32, warps=8, stages=3)),
     (0, 64): Tiles(Tile(64, 64), Tile(64, 64)),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "backends"))
 
 from attention_cases import Case, World, build, close, extend, reference, verify, windowed
 
+from kernels import attention_tile
 from kernels.attention_merge import Partial, Workspace
 from kernels.attention_tile import grid_of, launch
 from kernels.attention_tiles import Tile
@@ -87,6 +90,32 @@ def test_a_block_of_old_keys_may_be_held(
 ) -> None:
     """The first block has old keys only, both kinds, or new ones only (no prefix; a split behind it)."""
     attend(Case(**{**vars(case), "device": device, "dtype": dtype}), Tile(16, keys, held=True), splits)
+
+
+@pytest.mark.skipif(CUDA, reason="Triton is compiled in this process")
+@pytest.mark.parametrize(("copied", "held"), [(False, True), (True, False)])
+def test_a_tree_that_is_copied_for_the_launch_is_not_read_early(
+    copied: bool, held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy is made right in front of attention, which is too late (kernels.launch.enter)."""
+    world = build(CASES[1])
+    assert world.batch.tree_mask is not None
+    wide = world.batch.tree_mask.repeat(1, 1, 2)[:, :, :16]
+    batch = replace(world.batch, tree_mask=wide if copied else wide.contiguous())
+    seen: list[bool] = []
+    monkeypatch.setattr(attention_tile, "_attention_tile", Told(seen))
+    launch(world.q, world.kv, batch, 1.0, 16, Tile(16, 16, held=True))
+    assert seen == [held]
+
+
+@dataclass
+class Told:
+    """In place of the kernel."""
+
+    seen: list[bool]
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return lambda *operands, **options: self.seen.append(options["HELD"])
 
 
 @devices
