@@ -131,3 +131,21 @@ def test_a_wide_tree_equals_a_chain(batch: int) -> None:
             llm.check()
         assert max(audit.accepted) >= 2
     assert found[0] == found[1] == run(prompts, params, *TINY, "overlap=none")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_prefixes_from_the_cache_are_as_good_as_computed_ones(kind: str) -> None:
+    """Q6: prompts with a common beginning, together and once more: what the cache holds of the draft is right
+    for each of them, after prefill and after every step."""
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    prompts = [[*((5 * i) % 250 + 1 for i in range(32 + i % 3)), 200 + i, 7] for i in range(6)]
+    with engine(*KINDS[kind], "scheduler.max_running=3") as llm:
+        teach(llm, bigrams(prompts, params))
+        audit = Audit(llm)
+        first = answers(llm.generate(prompts, params))
+        before = audit.checked, llm.metrics.snapshot()["cached_tokens"]
+        assert answers(llm.generate(prompts, params)) == first
+        llm.check()
+        assert audit.checked - before[0] > 12
+        assert llm.metrics.snapshot()["cached_tokens"] - before[1] >= 6 * 32
+    assert first == run(prompts, params, *TINY, "overlap=none", "cache=none")
