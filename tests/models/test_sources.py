@@ -1,4 +1,4 @@
-"""Model sources: dtypes, shapes without torch, dummy weights, and mistakes that end in one sentence."""
+"""Model sources: configs, shapes without torch, dtypes, tiny and dummy weights."""
 
 from __future__ import annotations
 
@@ -11,62 +11,21 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from omegaconf import OmegaConf
-from tokenizers import Tokenizer, models, pre_tokenizers
+from source_cases import ALL, local, smollm2, tiny, write_folder
 
 from engine.build import config_keys, make_config, target_class
 from engine.errors import UserError
 from engine.footprints import parameters
-from engine.models import hub
 from engine.models.build import build_llama
 from engine.models.dummy import DummyModel
-from engine.models.hf_config import shape_from_config
 from engine.models.linear import Int4Linear
-from engine.models.local import LocalModel
-from engine.models.names import HEAD, check_tensors, expected_tensors
-from engine.models.smollm2 import SHAPE, SmolLM2
+from engine.models.names import expected_tensors
+from engine.models.smollm2 import SHAPE
 from engine.models.tiny import TinyModel
 from engine.models.weights import DummyWeights
 
-ALL = ("float32", "bfloat16", "float16")
 CONF = Path(__file__).parents[2] / "conf" / "model"
-CONFIG: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 96,
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 96,
-    "max_position_embeddings": 128,
-    "eos_token_id": 7,
-}
-
-
-def tiny(**options: Any) -> TinyModel:
-    return TinyModel(make_config(TinyModel, options, "model"))
-
-
-def smollm2(**options: Any) -> SmolLM2:
-    return SmolLM2(make_config(SmolLM2, options, "model"))
-
-
-def local(path: object, **options: Any) -> LocalModel:
-    return LocalModel(make_config(LocalModel, {"path": str(path), **options}, "model"))
-
-
-def write_folder(folder: Path, **changes: Any) -> Path:
-    """A folder with a config and a tokenizer, without weights."""
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
-    inner = Tokenizer(models.WordLevel({"a": 0, "b": 1, "[UNK]": 2}, unk_token="[UNK]"))
-    inner.pre_tokenizer = pre_tokenizers.Whitespace()
-    inner.save(str(folder / "tokenizer.json"))
-    return folder
-
-
-# -- configs
 
 
 @pytest.mark.parametrize("name", ["tiny", "smollm2", "local"])
@@ -97,9 +56,6 @@ def test_sources_and_shapes_need_no_torch(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "vocab_size=49152" in done.stdout
-
-
-# -- dtypes
 
 
 @pytest.mark.parametrize(
@@ -153,9 +109,6 @@ def test_dtype_that_cannot_work(
     assert reason in message
     assert message.endswith(f"use model.dtype={nearest}")
     assert make(dtype=nearest).resolve_dtype(device, supported) == nearest
-
-
-# -- tiny and dummy weights
 
 
 def weights_of(source: TinyModel) -> dict[str, torch.Tensor]:
@@ -230,173 +183,6 @@ def test_generation_config_names_the_end_first(
     folder = write_folder(tmp_path / "m")
     (folder / "generation_config.json").write_text(json.dumps(generation))
     assert local(folder, load="dummy").load("cpu", "float32").eos_ids == expected
-
-
-# -- folders, files and hub ids that do not work
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"architectures": ["FalconForCausalLM"]}, "FalconForCausalLM.*supported are LlamaForCausalLM"),
-        ({"architectures": None, "model_type": "gpt2"}, "gpt2"),
-        ({"hidden_act": "gelu"}, "hidden_act=gelu"),
-        ({"mlp_bias": True}, "mlp_bias=true"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
-        ({"hidden_size": None}, "hidden_size is None"),
-        ({"num_attention_heads": "4"}, "num_attention_heads is '4'"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
-        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "differ by layer type"),
-    ],
-)
-def test_config_that_is_not_supported(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "m", **changes)
-    with pytest.raises(UserError, match=message) as caught:
-        local(folder).shape()
-    assert "config.json" in str(caught.value)
-
-
-def test_unknown_rope_scaling_is_named(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "m", rope_scaling={"rope_type": "longrope", "factor": 2.0})
-    with pytest.raises(UserError, match=r"longrope.*supported are"):
-        local(folder).shape()
-
-
-def test_sliding_window_limits_the_context() -> None:
-    config = {**CONFIG, "architectures": ["MistralForCausalLM"], "sliding_window": 64}
-    shape = shape_from_config(config, "config.json")
-    assert shape.context_problem(64) == ""
-    assert "sliding window of 64" in shape.context_problem(65)
-    assert "128 positions" in shape.context_problem(129)
-    without = shape_from_config({**config, "sliding_window": None}, "config.json")
-    assert without.context_problem(128) == ""
-
-
-@pytest.mark.parametrize(
-    ("content", "message"), [(None, "does not exist"), ("", "holds no config.json"), ("{", "not valid JSON")]
-)
-def test_folder_that_cannot_be_read(content: str | None, message: str, tmp_path: Path) -> None:
-    folder = tmp_path / "m"
-    if content is not None:
-        folder.mkdir()
-    if content:
-        (folder / "config.json").write_text(content)
-    with pytest.raises(UserError, match=message):
-        local(folder).shape()
-
-
-def test_folder_without_weights_names_the_files(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "m")
-    (folder / "pytorch_model.bin").write_bytes(b"x")
-    with pytest.raises(UserError, match=r"neither model.safetensors nor .*pytorch_model.bin"):
-        local(folder).load("cpu", "float32")
-
-
-def test_local_needs_a_path() -> None:
-    with pytest.raises(UserError, match=r"model=local needs model.path"):
-        LocalModel(make_config(LocalModel, {}, "model"))
-
-
-def test_file_of_another_kind(tmp_path: Path) -> None:
-    (tmp_path / "m.bin").write_bytes(b"x")
-    with pytest.raises(UserError, match=r"m.bin is no .gguf file"):
-        local(tmp_path / "m.bin").shape()
-
-
-def test_hub_id_in_the_cache_is_read_and_one_that_is_not_has_no_shape(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    assert local("someone/model").shape() is None
-    home = tmp_path / "models--someone--model"
-    (home / "refs").mkdir(parents=True)
-    (home / "refs" / "main").write_text("abc")
-    (home / "snapshots").mkdir()
-    write_folder(home / "snapshots" / "abc")
-    shape = local("someone/model").shape()
-    assert shape is not None
-    assert shape.vocab_size == 96
-
-
-def test_hub_without_client_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UserError, match=r"model.path=someone/model .* pip install huggingface_hub"):
-        local("someone/model").load("cpu", "float32")
-
-
-def test_hub_without_network_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-
-    def fail(*args: object, **kwargs: object) -> str:
-        raise ConnectionError("no route\nsecond line")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    with pytest.raises(UserError, match=r"could not be fetched \(no route\)") as caught:
-        hub.fetch_snapshot("someone/model")
-    assert "\n" not in str(caught.value)
-
-
-# -- strict tensors
-
-
-@pytest.mark.parametrize(
-    ("drop", "add", "message"),
-    [
-        (["model.norm.weight", "lm_head.weight"], {}, "model.norm.weight, lm_head.weight are missing"),
-        ([], {"model.layers.0.mlp.gate_proj.bias": (96,)}, "gate_proj.bias is not of this architecture"),
-        ([], {"model.norm.weight": (3,)}, r"model.norm.weight \[3\] instead of \[64\] is of the wrong shape"),
-        (
-            [],
-            {"model.layers.2.input_layernorm.weight": (64,)},
-            "model.layers.2.input_layernorm.weight is not of",
-        ),
-    ],
-)
-def test_every_wrong_tensor_is_named(drop: list[str], add: dict[str, Any], message: str) -> None:
-    shape = shape_from_config(CONFIG, "config.json")
-    found = {name: size for name, size in expected_tensors(shape).items() if name not in drop} | add
-    with pytest.raises(UserError, match=message):
-        check_tensors(shape, found, "here")
-
-
-def test_only_listed_buffers_may_be_extra() -> None:
-    shape = shape_from_config(CONFIG, "config.json")
-    found = {**expected_tensors(shape), "model.layers.0.self_attn.rotary_emb.inv_freq": (8,)}
-    check_tensors(shape, found, "here")
-    tied = replace(shape, tied=True)
-    check_tensors(tied, found, "here")
-    with pytest.raises(UserError, match=HEAD):
-        check_tensors(shape, expected_tensors(tied), "here")
-
-
-def test_tied_config_with_another_head_is_refused(tmp_path: Path) -> None:
-    """A silent choice of either head would give wrong text."""
-    from safetensors.torch import load_file, save_file
-
-    from engine.models.safetensors_reader import SafetensorsReader
-
-    sizes = {key: value for key, value in CONFIG.items() if key != "architectures"}
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, tie_word_embeddings=True))
-    model.save_pretrained(tmp_path)
-    path = tmp_path / "model.safetensors"
-    tensors = load_file(path)
-    shape = shape_from_config({**CONFIG, "tie_word_embeddings": True}, "config.json")
-    save_file({**tensors, HEAD: tensors["model.embed_tokens.weight"].clone()}, path)
-    build_llama(shape, SafetensorsReader(tmp_path), "float32", "cpu")
-    save_file({**tensors, HEAD: tensors["model.embed_tokens.weight"] + 1}, path)
-    with pytest.raises(UserError, match="tie_word_embeddings"):
-        build_llama(shape, SafetensorsReader(tmp_path), "float32", "cpu")
-
-
-def test_quantised_safetensors_are_named(tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
-    from engine.models.safetensors_reader import SafetensorsReader
-
-    save_file({"a": torch.zeros(2, dtype=torch.int8)}, tmp_path / "model.safetensors")
-    with pytest.raises(UserError, match=r"model.safetensors: tensor a is stored as I8"):
-        SafetensorsReader(tmp_path)
 
 
 @pytest.mark.parametrize(
