@@ -125,6 +125,12 @@ class Kept:
     def __init__(self, here: Circumstances, out: Path | None) -> None:
         self._here, self._out = here, out
 
+    def before(self) -> Mapping[Place, Entry]:
+        """What earlier searches found: in the file, in the cache, or as it ships."""
+        found = find(AUTO, self._here).table.entries
+        known = read(self._out).entries if self._out is not None and self._out.is_file() else {}
+        return {**found, **known}
+
     def add(self, place: Place, entry: Entry) -> None:
         table = ChoiceTable(self._here, {place: entry})
         if self._out is None:
@@ -222,9 +228,8 @@ def _measured(given: argparse.Namespace, pool: ProcessPoolExecutor) -> list[tabl
     uses = products_of(tables.preferring(given.overrides, "device=cuda", "attention=triton"))
     uses = {place: count for place, count in uses.items() if not given.stages or place.stage in given.stages}
     here = Circumstances.here(torch.cuda.get_device_name(0))
-    effort, before = QUICK if given.quick else THOROUGH, find(AUTO, here).table.entries
-    kept = Kept(here, given.out)
-    search = Search(card, properties.major >= 9, effort, given.limit, before, kept)
+    kept, effort = Kept(here, given.out), QUICK if given.quick else THOROUGH
+    search = Search(card, properties.major >= 9, effort, given.limit, kept.before(), kept)
     found = tune(order(uses, given.tokens), search, pool)
     return [
         tables.Section("All products of a decode step", totals(found, uses)),

@@ -90,6 +90,73 @@ def test_without_a_gpu_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert "7 is none of 1, 2, 3, 4" in capsys.readouterr().err
 
 
+class Compilers:
+    """No process: nothing is compiled."""
+
+    def __enter__(self) -> Compilers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("quick", "most"), [([], 100), (["--quick"], 20)])
+def test_a_run_starts_from_what_the_file_holds(
+    quick: list[str],
+    most: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """All of the command but the GPU: times are made up, and fewer steps in flight are faster."""
+    from benchmarks import tune_kernels
+
+    tried: list[Plan] = []
+
+    class Timer:
+        def __init__(self, *given: object) -> None:
+            pass
+
+        def quick(self, plans: list[Plan]) -> list[float]:
+            tried.extend(plans)
+            return [1e-5 * plan.stages * (2 - plan.norm) for plan in plans]
+
+        def fair(self, plans: list[Plan | None]) -> list[list[float]]:
+            return [[1.0] if plan is None else self.quick([plan]) for plan in plans]
+
+    class Properties:
+        major, multi_processor_count = 9, 132
+
+    place, table = Place(NORM_GATED, "bfloat16", 1, 28672, 4096), tmp_path / "t.json"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name, value in {
+        "is_available": True,
+        "get_device_properties": Properties,
+        "get_device_name": "x",
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *given, value=value: value)
+    monkeypatch.setattr(tune_kernels, "products_of", lambda overrides: {place: 32.0})
+    monkeypatch.setattr(tune_kernels, "weight_pool", lambda *given: torch.empty(0))
+    monkeypatch.setattr(tune_kernels, "compilers", lambda workers: Compilers())
+    monkeypatch.setattr(tune_kernels, "StageTimer", Timer)
+    monkeypatch.setattr(
+        tune_kernels.tables,
+        "heading",
+        lambda device: {"device": {}, "versions": {}, "date": "", "command": ""},
+    )
+    won = Plan("tile", 64, 128, 4, 4, swap=True, gate=True)
+    tune_kernels.Kept(Circumstances.here("x"), table).add(replace(place, tokens=8), Entry(won, 1e-5, 2e-5))
+    assert tune_kernels.main(["--tokens", "5", "--out", str(table), *quick]) == 0
+    entries = read(table).entries
+    assert entries[replace(place, tokens=8)].plan == won
+    found = entries[replace(place, tokens=5)].plan
+    assert found is not None
+    assert found.norm
+    assert tried[:2] == [won, replace(won, norm=True)]
+    assert 10 < len(tried) < most
+    assert "norm, gate |" in capsys.readouterr().out
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_small_model_is_tuned(tmp_path: Path) -> None:
