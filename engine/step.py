@@ -25,7 +25,7 @@ from engine.table import RequestTable
 from engine.upload import BatchRows, ChunkInputs, StepInputs
 from speculative.accept import Accepted
 from speculative.base import DraftView, Observed, PrefillSeen, Speculator
-from speculative.ops import DraftOps, NodeInputs
+from speculative.ops import DraftOps, NodeInputs, Standing
 from speculative.tree import TreeGeometry
 
 
@@ -95,15 +95,8 @@ class Step:
         view = self._view(step, batch, lens, last)
         drafted = _as_asked(self._speculator.propose(view), step.width)
         shape = self._ops.geometry(drafted, self._branches(step))
-        tree, nodes = self._ops.present_inputs(
-            drafted,
-            shape,
-            start,
-            rows,
-            self._table.page_table,
-            self._table.size.page_size,
-            self._table.columns.max_drafts,
-        )
+        at = Standing(rows, start, self._table.page_table, self._table.size.page_size)
+        tree, nodes = self._ops.present_inputs(drafted, shape, at, self._table.columns.max_drafts)
         forward = self._verify_batch(step, batch, nodes, lens, shape)
         result = self._runner.forward(forward)
         judged = self._accept(Asked(rows, start, tree, shape, result.logits, step.sampling))

@@ -23,6 +23,17 @@ from speculative.tree import TreeGeometry, geometry
 
 
 @dataclass(frozen=True)
+class Standing:
+    """Where requests stand before a pass: rows int64 [B], start int32 [B] their lengths, page_table int32
+    [R, P] by row."""
+
+    rows: Tensor
+    start: Tensor
+    page_table: Tensor
+    page_size: int
+
+
+@dataclass(frozen=True)
 class NodeInputs:
     """The nodes of a verify pass as the target's tokens, int64 [B * W] each: ids, RoPE positions (length +
     depth), KV slots (those of the positions from the length on, in the order of the nodes)."""
@@ -85,51 +96,34 @@ class DraftOps(ABC):
         lens = ledger.seq_lens[rows]
         return lens, ledger.tokens[rows, lens.long()]
 
-    def node_inputs(
-        self,
-        tree: DraftTree,
-        shape: TreeGeometry,
-        start: Tensor,
-        rows: Tensor,
-        page_table: Tensor,
-        page_size: int,
-    ) -> NodeInputs:
-        """start: int32 [B] lengths before the pass. page_table: int32 [R, P]."""
+    def node_inputs(self, tree: DraftTree, shape: TreeGeometry, at: Standing) -> NodeInputs:
+        """The nodes of B trees, whose roots follow what is written."""
         width = tree.tokens.shape[1]
-        first = start.long().unsqueeze(1)
+        first = at.start.long().unsqueeze(1)
         places = first + torch.arange(width, device=first.device)
-        slots = kv_slots(page_table, page_size, rows.unsqueeze(1), places)
+        slots = kv_slots(at.page_table, at.page_size, at.rows.unsqueeze(1), places)
         positions = places if shape.depths is None else first + shape.depths
         return NodeInputs(tree.tokens.reshape(-1).long(), positions.view(-1), slots.view(-1))
 
     def present_inputs(
-        self,
-        tree: DraftTree,
-        shape: TreeGeometry,
-        start: Tensor,
-        rows: Tensor,
-        page_table: Tensor,
-        page_size: int,
-        max_drafts: Tensor,
+        self, tree: DraftTree, shape: TreeGeometry, at: Standing, max_drafts: Tensor
     ) -> tuple[DraftTree, NodeInputs]:
         """`node_inputs`, and the tree without the nodes that lie deeper than max_drafts int32 [R] allows
         their row."""
-        nodes = self.node_inputs(tree, shape, start, rows, page_table, page_size)
+        nodes = self.node_inputs(tree, shape, at)
         if tree.parent.shape[1] == 1:
             return tree, nodes
-        too_deep = shape.depth > max_drafts[rows].unsqueeze(1)
+        too_deep = shape.depth > max_drafts[at.rows].unsqueeze(1)
         return replace(tree, parent=torch.where(too_deep, ABSENT, tree.parent)), nodes
 
-    def chain_places(
-        self, start: Tensor, rows: Tensor, page_table: Tensor, page_size: int, steps: int, root: Tensor
-    ) -> ChainPlaces:
-        """start: int32 [B] lengths before the pass; rows: int64 [B]; page_table: int32 [R, P]; root: int32
-        [B]."""
-        lens = start + torch.arange(steps, dtype=torch.int32, device=start.device).unsqueeze(1)
+    def chain_places(self, at: Standing, steps: int, root: Tensor) -> ChainPlaces:
+        """root: int32 [B]."""
+        lens = at.start + torch.arange(steps, dtype=torch.int32, device=at.start.device).unsqueeze(1)
         positions = lens.long()
         tokens = root.new_empty(len(root), steps + 2)
         tokens[:, 0] = root
-        return ChainPlaces(lens, positions, kv_slots(page_table, page_size, rows, positions), tokens)
+        slots = kv_slots(at.page_table, at.page_size, at.rows, positions)
+        return ChainPlaces(lens, positions, slots, tokens)
 
     def path_rows(self, states: Tensor, accept_index: Tensor, count: int) -> Tensor:
         """[B * count, H]: the rows of [B * W, H] that hold the first `count` nodes of each accepted path,

@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.batch import DraftTree, LayerKV
 from speculative.accept import Accepted, EndColumns, Ledger, Settled
 from speculative.forced import Forced, first_children
-from speculative.ops import ChainPlaces, Compactor, DraftOps, NodeInputs
+from speculative.ops import ChainPlaces, Compactor, DraftOps, NodeInputs, Standing
 from speculative.tree import TreeGeometry
 
 
@@ -53,33 +53,16 @@ class SimulatedOps(DraftOps):
     def opening(self, rows: Tensor, ledger: Ledger) -> tuple[Tensor, Tensor]:
         return self._inner.opening(rows, ledger)
 
-    def node_inputs(
-        self,
-        tree: DraftTree,
-        shape: TreeGeometry,
-        start: Tensor,
-        rows: Tensor,
-        page_table: Tensor,
-        page_size: int,
-    ) -> NodeInputs:
-        return self._inner.node_inputs(tree, shape, start, rows, page_table, page_size)
+    def node_inputs(self, tree: DraftTree, shape: TreeGeometry, at: Standing) -> NodeInputs:
+        return self._inner.node_inputs(tree, shape, at)
 
     def present_inputs(
-        self,
-        tree: DraftTree,
-        shape: TreeGeometry,
-        start: Tensor,
-        rows: Tensor,
-        page_table: Tensor,
-        page_size: int,
-        max_drafts: Tensor,
+        self, tree: DraftTree, shape: TreeGeometry, at: Standing, max_drafts: Tensor
     ) -> tuple[DraftTree, NodeInputs]:
-        return self._inner.present_inputs(tree, shape, start, rows, page_table, page_size, max_drafts)
+        return self._inner.present_inputs(tree, shape, at, max_drafts)
 
-    def chain_places(
-        self, start: Tensor, rows: Tensor, page_table: Tensor, page_size: int, steps: int, root: Tensor
-    ) -> ChainPlaces:
-        return self._inner.chain_places(start, rows, page_table, page_size, steps, root)
+    def chain_places(self, at: Standing, steps: int, root: Tensor) -> ChainPlaces:
+        return self._inner.chain_places(at, steps, root)
 
     def path_rows(self, states: Tensor, accept_index: Tensor, count: int) -> Tensor:
         return self._inner.path_rows(states, accept_index, count)

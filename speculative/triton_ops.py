@@ -24,7 +24,7 @@ from kernels.run_ends import Ends, Table
 from kernels.tree_geometry import tree_geometry, tree_paths
 from speculative.accept import Accepted, EndColumns, Ledger, Settled
 from speculative.forced import Forced
-from speculative.ops import ChainPlaces, Compactor, DraftOps, NodeInputs
+from speculative.ops import ChainPlaces, Compactor, DraftOps, NodeInputs, Standing
 from speculative.tree import TreeGeometry, geometry
 
 
@@ -81,42 +81,26 @@ class TritonDraftOps(DraftOps):
     def opening(self, rows: Tensor, ledger: Ledger) -> tuple[Tensor, Tensor]:
         return opening(rows, ledger.seq_lens, ledger.tokens, early=self._early)
 
-    def node_inputs(
-        self,
-        tree: DraftTree,
-        shape: TreeGeometry,
-        start: Tensor,
-        rows: Tensor,
-        page_table: Tensor,
-        page_size: int,
-    ) -> NodeInputs:
+    def node_inputs(self, tree: DraftTree, shape: TreeGeometry, at: Standing) -> NodeInputs:
         ids, positions, slots, _ = node_inputs(
-            tree.tokens, shape.depths, start, rows, page_table, page_size, early=self._early
+            tree.tokens, shape.depths, at.start, at.rows, at.page_table, at.page_size, early=self._early
         )
         return NodeInputs(ids, positions, slots)
 
     def present_inputs(
-        self,
-        tree: DraftTree,
-        shape: TreeGeometry,
-        start: Tensor,
-        rows: Tensor,
-        page_table: Tensor,
-        page_size: int,
-        max_drafts: Tensor,
+        self, tree: DraftTree, shape: TreeGeometry, at: Standing, max_drafts: Tensor
     ) -> tuple[DraftTree, NodeInputs]:
         if tree.parent.shape[1] == 1:
-            return tree, self.node_inputs(tree, shape, start, rows, page_table, page_size)
-        limit = Limit(tree.parent, max_drafts)
+            return tree, self.node_inputs(tree, shape, at)
         ids, positions, slots, parent = node_inputs(
-            tree.tokens, shape.depths, start, rows, page_table, page_size, limit, early=self._early
-        )
+            tree.tokens, shape.depths, at.start, at.rows, at.page_table, at.page_size,
+            Limit(tree.parent, max_drafts), early=self._early,
+        )  # fmt: skip
         return replace(tree, parent=parent), NodeInputs(ids, positions, slots)
 
-    def chain_places(
-        self, start: Tensor, rows: Tensor, page_table: Tensor, page_size: int, steps: int, root: Tensor
-    ) -> ChainPlaces:
-        return ChainPlaces(*chain_places(start, rows, page_table, page_size, steps, root, early=self._early))
+    def chain_places(self, at: Standing, steps: int, root: Tensor) -> ChainPlaces:
+        made = chain_places(at.start, at.rows, at.page_table, at.page_size, steps, root, early=self._early)
+        return ChainPlaces(*made)
 
     def path_rows(self, states: Tensor, accept_index: Tensor, count: int) -> Tensor:
         return path_rows(states, accept_index, count, early=self._early)

@@ -19,7 +19,7 @@ from backends.base import AttentionBackend
 from engine.batch import ForwardBatch, Mode, SeqLens
 from speculative.base import DraftHost, DraftView, PrefillSeen
 from speculative.eagle3.draft import Eagle3Draft, Leaving
-from speculative.ops import draft_ops
+from speculative.ops import Standing, draft_ops
 from speculative.tree import chain
 
 
@@ -62,9 +62,7 @@ class DraftPasses:
         """(tokens int32 [B, steps + 2], the root and room for what a chain of so many passes drafts; where
         they stand, all of them at once)."""
         lens = view.seq_lens
-        places = self._ops.chain_places(
-            lens.device, view.rows, view.page_table, view.page_size, steps, view.root()
-        )
+        places = self._ops.chain_places(_standing(view), steps, view.root())
         positions = self._reach(places.positions)
         stands = tuple(
             Place(moved(lens, step, places.lens[step]), positions[step], places.slots[step])
@@ -92,7 +90,7 @@ class DraftPasses:
         [B * W, H]."""
         lens, drafts = view.seq_lens, chain(tokens)
         shape = self._ops.geometry(drafts, needs_mask=False)
-        at = self._ops.node_inputs(drafts, shape, lens.device, view.rows, view.page_table, view.page_size)
+        at = self._ops.node_inputs(drafts, shape, _standing(view))
         batch = self._verify(view, at.ids, self._reach(at.positions), at.slots, lens, tokens.shape[1])
         return self._run(batch, self._draft.fuse(states), self._following)
 
@@ -157,6 +155,10 @@ class DraftPasses:
     def _reach(self, positions: Tensor) -> Tensor:
         """Positions that the RoPE tables hold; what lies past them belongs to no draft that is used."""
         return positions.clamp_max(self._last) if self._overreach else positions
+
+
+def _standing(view: DraftView) -> Standing:
+    return Standing(view.rows, view.seq_lens.device, view.page_table, view.page_size)
 
 
 def moved(lens: SeqLens, by: int, device: Tensor | None = None) -> SeqLens:

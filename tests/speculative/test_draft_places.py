@@ -14,7 +14,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is first imported
 
 from engine.batch import ABSENT
-from speculative.ops import DraftOps, TorchDraftOps, draft_ops
+from speculative.ops import DraftOps, Standing, TorchDraftOps, draft_ops
 from speculative.tree import chain
 
 CONTEXT = 256
@@ -45,7 +45,7 @@ def test_places_of_a_chain(device: str, page_size: int, steps: int, batch: int) 
     start, rows, pages = a_batch(batch, page_size, device)
     for ops in both():
         root = torch.arange(3, 3 + batch, dtype=torch.int32, device=device)
-        places = ops.chain_places(start, rows, pages, page_size, steps, root)
+        places = ops.chain_places(Standing(rows, start, pages, page_size), steps, root)
         assert places.tokens.shape == (batch, steps + 2)
         assert (places.tokens.dtype, places.tokens.is_contiguous()) == (torch.int32, True)
         assert torch.equal(places.tokens[:, 0], root)
@@ -67,7 +67,7 @@ def test_places_of_a_chain(device: str, page_size: int, steps: int, batch: int) 
 def test_every_pass_of_a_chain_is_aligned(device: str, batch: int) -> None:
     """Attention kernels are compiled for aligned lengths: others would be compiled while requests wait."""
     start, rows, pages = a_batch(batch, 16, device)
-    places = draft_ops("triton").chain_places(start, rows, pages, 16, 4, start)
+    places = draft_ops("triton").chain_places(Standing(rows, start, pages, 16), 4, start)
     for values in (places.lens, places.positions, places.slots):
         assert all(values[step].data_ptr() % 16 == 0 for step in range(4))
 
@@ -83,8 +83,8 @@ def test_nodes_that_lie_too_deep_are_absent(device: str, tree_mask: bool, width:
     made = []
     for ops in both():
         shape = ops.geometry(tree, tree_mask)
-        present, nodes = ops.present_inputs(tree, shape, start, rows, pages, 16, most)
-        plain = ops.node_inputs(tree, shape, start, rows, pages, 16)
+        present, nodes = ops.present_inputs(tree, shape, Standing(rows, start, pages, 16), most)
+        plain = ops.node_inputs(tree, shape, Standing(rows, start, pages, 16))
         for name in ("ids", "positions", "slots"):
             assert torch.equal(getattr(nodes, name), getattr(plain, name)), name
         made.append(present)

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from engine.batch import DraftTree, Finish
 from speculative.accept import Accepted, Ledger, Settled
-from speculative.ops import DraftOps, TorchDraftOps, draft_ops
+from speculative.ops import DraftOps, Standing, TorchDraftOps, draft_ops
 from speculative.tree import chain
 
 POSITIONS = 64
@@ -167,7 +167,7 @@ def test_node_inputs(device: str, page_size: int, width: int, tree_mask: bool, b
     rows = torch.arange(batch, device=device)  # the first is padding
     start = torch.randint(0, 40, (batch,), generator=gen, dtype=torch.int32).to(device)
     made = [
-        x.node_inputs(tree, x.geometry(tree, tree_mask), start, rows, pages, page_size)
+        x.node_inputs(tree, x.geometry(tree, tree_mask), Standing(rows, start, pages, page_size))
         for x in (ops, reference)
     ]
     depth = reference.geometry(tree, tree_mask).depth.tolist()
