@@ -155,7 +155,7 @@ def weight_pool(places: Sequence[Place], dtype: str, device: torch.device) -> Te
 def compile_plan(place: Place, early: bool, plan: Plan) -> bool:
     """Compile a plan's kernels into Triton's cache, in whatever process; False where they do not compile."""
     from kernels.linear import Norm, product
-    from kernels.linear_best import best_outputs
+    from kernels.linear_best import best_output
 
     dtype = getattr(torch, place.dtype)
     x, weight = (torch.empty(rows, place.k, dtype=dtype, device="meta") for rows in (place.tokens, place.n))
@@ -163,9 +163,8 @@ def compile_plan(place: Place, early: bool, plan: Plan) -> bool:
     norm = Norm(weight[0], EPS, x if added else None) if plan.norm else None
     try:
         if place.stage == BEST:
-            best_outputs(
-                plan, x, weight, torch.empty(0, dtype=torch.int32, device="meta"), 1, norm, early=early
-            )
+            ids = torch.empty(0, dtype=torch.int32, device="meta")
+            best_output(plan, x, weight, ids, norm, early=early)
         else:
             product(plan, x, weight, None, norm, early=early)
     except Exception as error:  # Triton's compiler has no common error
