@@ -102,14 +102,9 @@ def fits(plan: Plan, place: Place, card: Card) -> bool:
         return 4 <= each <= 64 and unrolled <= MOST_UNROLLED and unrolled * each <= MOST_PRODUCTS and (
             place.tokens * each <= 64 or _folded(place, each) <= MOST_HELD
         )  # fmt: skip
-    side = plan.side(place.tokens)
-    held = plan.stages * (plan.block_n + side * _streams(plan, place)) * plan.block_k * SIZES[place.dtype]
+    side = max(16, place.tokens)
+    held = plan.stages * (plan.block_n + side) * plan.block_k * SIZES[place.dtype]
     return plan.stages >= 2 and held <= card.shared and 1 <= plan.block_n * side // threads <= 64
-
-
-def _streams(plan: Plan, place: Place) -> int:
-    """Blocks of the tokens' size in flight at a step: x; with the norm inside its weights, and residuals."""
-    return 1 if not plan.norm else 2 if place.stage == BEST else 3
 
 
 def _padded(plan: Plan, k: int) -> int:

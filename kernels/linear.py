@@ -49,12 +49,6 @@ class Product:
         """Programs that share the outputs."""
         return -(-self.weight.shape[0] // self.plan.block_n)
 
-    @property
-    def late(self) -> bool:
-        """Whether the norm's factor multiplies the sums, so that K is read once: where a program sees all of
-        K, and nothing overflows before that, as it might in half precision."""
-        return self.norm is not None and self.plan.split == 1 and self.x.dtype != torch.float16
-
 
 @dataclass(frozen=True)
 class Sink:
@@ -113,7 +107,7 @@ def launch(run: Product, sink: Sink) -> None:
         )  # fmt: skip
     else:
         start(
-            _linear_tile, grid, *pointers, tokens, *numbers, M=plan.side(tokens), **_sizes(run),
+            _linear_tile, grid, *pointers, tokens, *numbers, M=max(16, power_of_two(tokens)), **_sizes(run),
             SWAP=plan.swap, TOP=sink.top, UPCAST=INTERPRETED, num_warps=plan.warps, num_stages=plan.stages,
             **dependent(run.early),
         )  # fmt: skip
@@ -155,7 +149,6 @@ def _sizes(run: Product) -> dict[str, int | bool]:
         "BLOCK_K": plan.block_k,
         "SPLIT": plan.split,
         "NORM": 0 if norm is None else 1 if norm.residual is None else 2,
-        "LATE": run.late,
         "GATE": plan.gate,
         "BIAS": run.bias is not None,
     }

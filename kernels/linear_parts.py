@@ -2,8 +2,7 @@
 # ruff: noqa: N803
 """What the product kernels share: the norm on the way in, bias, SwiGLU and rounding on the way out.
 
-Values are rounded where separate kernels would store them; with LATE the norm's factor multiplies the sums
-instead, and the norm costs no pass of its own. Knows no grid.
+Values are rounded exactly where separate kernels would store them. Knows no grid.
 Legend: T tokens, N outputs, K inputs. `given`: (x, residual, norm weight, stride of x, stride of residual);
 `sink`: (bias, out, parts, index). NORM: 0 none, 1 rms norm, 2 rms norm of x + residual.
 """
@@ -48,16 +47,6 @@ def inputs(given, token, k, inside, known, scale, NORM: tl.constexpr):
         weight = tl.load(given[2] + k, mask=known, other=0.0).to(tl.float32)
         x = (x * scale).to(dtype).to(tl.float32) * weight
     return x.to(dtype)
-
-
-@jit
-def unscaled(given, token, k, inside, NORM: tl.constexpr):
-    """(what the weights are multiplied with but for the norm's factor, in the model's precision; what is
-    normalised, in fp32)."""
-    x = stream(given, token, k, inside, NORM)
-    # In the shape of x: one row of weights would not be fetched ahead as x is, and lie in other threads.
-    weight = tl.load(given[2] + token * 0 + k, mask=inside, other=0.0).to(tl.float32)
-    return (x * weight).to(given[0].dtype.element_ty), x
 
 
 @jit

@@ -2,7 +2,8 @@
 # ruff: noqa: N803, N806
 """Products of up to 64 tokens on matrix units: a program multiplies all tokens with a few rows of the weight.
 
-Knows no layer. Legend: M tokens of the tile, N outputs, K inputs; `given` and `sink` as in linear_parts.
+Knows no layer. Legend: M tokens of the tile (at least 16), N outputs, K inputs; `given` and `sink` as in
+linear_parts.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import triton.language as tl
 
 from kernels.launch import enter, jit
-from kernels.linear_parts import below, inputs, leave, stream, unscaled, weight_row
+from kernels.linear_parts import below, inputs, leave, stream, weight_row
 
 AHEAD = tl.constexpr(4)  # steps of K that are fetched before the kernel in front has ended
 
@@ -72,8 +73,8 @@ def _linear_tile(
     x_ptr, residual_ptr, norm_ptr, w_ptr, bias_ptr, out_ptr, total_ptr, part_ptr, index_ptr,
     tokens, x_stride, residual_stride, eps,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    SPLIT: tl.constexpr, NORM: tl.constexpr, LATE: tl.constexpr, GATE: tl.constexpr, BIAS: tl.constexpr,
-    TOP: tl.constexpr, SWAP: tl.constexpr, PDL: tl.constexpr, UPCAST: tl.constexpr,
+    SPLIT: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, BIAS: tl.constexpr, TOP: tl.constexpr,
+    SWAP: tl.constexpr, PDL: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     # Grid: (blocks of outputs, splits of K).
     STEPS: tl.constexpr = (K + BLOCK_K * SPLIT - 1) // (BLOCK_K * SPLIT)
@@ -90,26 +91,15 @@ def _linear_tile(
     token = tl.arange(0, M).to(tl.int64)
     real = token < tokens
     stores = (tl.program_id(0) == 0) & (split == 0)
-    scales = _scales(given, total_ptr, token, real, eps, stores, M, K, BLOCK_K, 0 if LATE else NORM)
-    squares = tl.full((M, BLOCK_K), 0.0, tl.float32)
+    scales = _scales(given, total_ptr, token, real, eps, stores, M, K, BLOCK_K, NORM)
     acc = tl.full((BLOCK_N, M) if SWAP else (M, BLOCK_N), 0.0, tl.float32)
     for step in range(0, STEPS):
         k = first + step * BLOCK_K + tl.arange(0, BLOCK_K)
         w = _weights(w_ptr, row, k, K, EVEN)
         known = below(k, K, EVEN)[None, :]
-        inside = real[:, None] & known
-        if LATE:
-            x, raw = unscaled(given, token[:, None], k[None, :], inside, NORM)
-            squares += raw * raw
-            if NORM == 2:
-                at = token[:, None] * K + k[None, :]
-                tl.store(total_ptr + at, raw.to(total_ptr.dtype.element_ty), mask=inside & stores)
-        else:
-            x = inputs(given, token[:, None], k[None, :], inside, known, scales, NORM)
+        x = inputs(given, token[:, None], k[None, :], real[:, None] & known, known, scales, NORM)
         acc = _add(acc, x, w, SWAP, UPCAST)
 
     y = tl.trans(acc) if SWAP else acc
-    if LATE:
-        y *= tl.rsqrt(tl.sum(squares, axis=1) / K + eps)[:, None]
     sink = (bias_ptr, out_ptr, part_ptr, index_ptr)
     leave(y, token, real, line, sink, split, tokens, N, SPLIT, GATE, BIAS, TOP)

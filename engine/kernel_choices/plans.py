@@ -41,10 +41,6 @@ class Plan:
         """Weights of a block in each thread's registers, at least 1 ("rows")."""
         return max(1, self.block_n * self.block_k // (32 * self.warps))
 
-    def side(self, tokens: int) -> int:
-        """Tokens of the tile that holds so many ("tile"): 16 at least, or 8 where they are its columns."""
-        return max(8 if self.swap else 16, 1 << max(tokens - 1, 0).bit_length())
-
     def problem(self, tokens: int, n: int, k: int) -> str:
         """Why the plan cannot compute such a product, as a clause; empty when it can."""
         most = {ROWS: ROWS_TOKENS, TILE: TILE_TOKENS}.get(self.kernel)

@@ -34,8 +34,7 @@ def test_every_site_has_starts_and_all_of_them_fit(tokens: int, dtype: str) -> N
 
 
 def _shared(plan: Plan, place: Place) -> int:
-    streams = 1 + plan.norm * (1 if place.stage == BEST else 2)
-    held = plan.stages * (plan.block_n + streams * plan.side(place.tokens)) * plan.block_k
+    held = plan.stages * (plan.block_n + max(16, place.tokens)) * plan.block_k
     return held * (4 if place.dtype == "float32" else 2)
 
 

@@ -1,4 +1,4 @@
-"""Runs of forced length by the kernel against the torch reference: coins, walks, ends, ledger, to the bit."""
+"""Forced runs by the kernel against the torch reference: coins, walks, ends, ledger, to the bit."""
 
 from __future__ import annotations
 
