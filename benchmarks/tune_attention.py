@@ -70,8 +70,8 @@ def decode_row(what: Pass, card: Card) -> tuple[tables.Row, list[tables.Row]]:
     bench, tiles = card.bench(what), card.tiles(what.heads.dim)
     plan = card.plan(tiles)
     rows, crowded = what.new * what.heads.query // what.heads.kv, plan.crowded(what.requests, what.heads.kv)
-    few = plan.few(what.requests, what.new, what.heads.query, what.heads.kv)
-    chosen = replace(tiles.decoding(rows, crowded=crowded, few=few), dependent=card.early)
+    room = plan.room(what.requests, what.new, what.heads.query, what.heads.kv)
+    chosen = replace(tiles.decoding(rows, crowded=crowded, room=room), dependent=card.early)
     expected = bench.once(bench.library())
     times = {
         (tile, plan): timed(bench, bench.decode(tile, plan), expected)

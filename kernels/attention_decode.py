@@ -41,7 +41,7 @@ def _tile(
 ) -> Tile:
     if not INTERPRETED:
         rows = batch.max_query * (q.shape[1] // kv_heads)
-        few = plan.few(batch.size, batch.max_query, q.shape[1], kv_heads)
-        return tiles.decoding(rows, crowded=plan.crowded(batch.size, kv_heads), few=few)
+        room = plan.room(batch.size, batch.max_query, q.shape[1], kv_heads)
+        return tiles.decoding(rows, crowded=plan.crowded(batch.size, kv_heads), room=room)
     rows = batch.max_query * q.shape[1]  # all heads in one tile
     return interpreted_tile(rows, q.shape[2], positions + fresh_window(batch), kv_heads)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 MAX_SPLITS = 32
 _LEAST_SPLIT = 48  # keys that make a split worth its merge; most get 64, as whole blocks
-_WIDE_SPLIT = 80  # of more rows than the smallest tile: their parts are larger, and so is the merge
+_WIDE_SPLIT = 256  # of more rows than the smallest tile: their parts are larger, and so is the merge
 _MEDIUM_SPLIT = 128  # where tiles alone keep half of the device busy
 _LONG_SPLIT = 1024  # where the batch fills the device already, only long requests are split
 _LONG_SPLITS = 4
@@ -44,7 +44,7 @@ class SplitPlan:
         if self.fixed:
             return Splits(self.fixed, 1)
         tiles = self._tiles(requests, width, heads, kv_heads)
-        share = self.programs // tiles
+        share = self.room(requests, width, heads, kv_heads)
         count, least = min(_LONG_SPLITS, _LONG_PROGRAMS // tiles), _LONG_SPLIT
         if share >= _LONG_SPLITS:
             rows = min(width * (heads // kv_heads), self.rows)
@@ -58,15 +58,15 @@ class SplitPlan:
         """Whether decode tiles of so many requests queue for the device several times over."""
         return requests * kv_heads > _CROWD * self.programs
 
-    def few(self, requests: int, width: int, heads: int, kv_heads: int) -> bool:
-        """Whether tiles of a pass leave room for several splits of each."""
-        return self.programs // self._tiles(requests, width, heads, kv_heads) >= _LONG_SPLITS
+    def room(self, requests: int, width: int, heads: int, kv_heads: int) -> int:
+        """How many splits of each tile of a pass run side by side."""
+        return self.programs // self._tiles(requests, width, heads, kv_heads)
 
     def prompt_splits(self, requests: int, tokens: int, heads: int, kv_heads: int, positions: int) -> Splits:
         """The same for a prefill pass whose longest request has `tokens`: a few behind a long prefix leave
         most of the device idle."""
         found = self.splits(requests, tokens, heads, kv_heads, positions)
-        idle = self.fixed or self.programs // self._tiles(requests, tokens, heads, kv_heads) >= _PROMPT_SPLITS
+        idle = self.fixed or self.room(requests, tokens, heads, kv_heads) >= _PROMPT_SPLITS
         return found if idle else Splits(1, found.least)
 
     def split_tiles(self, max_rows: int, max_width: int, heads: int, kv_heads: int) -> int:

@@ -47,29 +47,30 @@ class Tiles:
     """The largest tile of either kind of pass on one device. narrow: smaller ones first, of decode passes
     whose rows fit, where they are not `decode` with fewer rows. crowded: instead of the first of those where
     a pass has many times more tiles than run at once: room for one more of them counts more than keys in
-    flight. few: smaller ones first, before `narrow`, where a pass has few tiles and its time is latency."""
+    flight. few: (room, tile): before `narrow` where a pass leaves so much room (SplitPlan.room), that is where
+    its time is latency."""
 
     decode: Tile
     extend: Tile
     narrow: tuple[Tile, ...] = ()
     crowded: Tile | None = None
-    few: tuple[Tile, ...] = ()
+    few: tuple[tuple[int, Tile], ...] = ()
 
     def dependent(self) -> Tiles:
         """The same, for dependent launches."""
-        narrow, few = (
-            tuple(replace(tile, dependent=True) for tile in tiles) for tiles in (self.narrow, self.few)
-        )
+        narrow = tuple(replace(tile, dependent=True) for tile in self.narrow)
+        few = tuple((room, replace(tile, dependent=True)) for room, tile in self.few)
         decode, extend = replace(self.decode, dependent=True), replace(self.extend, dependent=True)
         crowded = self.crowded and replace(self.crowded, dependent=True)
         return Tiles(decode, extend, narrow, crowded, few)
 
-    def decoding(self, rows: int, *, crowded: bool = False, few: bool = False) -> Tile:
-        """The tile for `rows` query rows a request. crowded, few: SplitPlan says it of the pass."""
+    def decoding(self, rows: int, *, crowded: bool = False, room: int = 0) -> Tile:
+        """The tile for `rows` query rows a request. crowded, room: SplitPlan says it of the pass."""
         if crowded and self.crowded is not None and rows <= self.crowded.rows:
             return self.crowded
-        smaller = self.few + self.narrow if few else self.narrow
-        return next((tile for tile in smaller if rows <= tile.rows), self.decode.at_most(rows))
+        smaller = (*(tile for least, tile in self.few if room >= least), *self.narrow)
+        fitting = [tile for tile in smaller if rows <= tile.rows]
+        return min(fitting, key=lambda tile: tile.rows, default=self.decode.at_most(rows))  # few first
 
     def extending(self, rows: int) -> Tile:
         """The tile for `rows` query rows a request: whole or half, so that two kernels serve all prompts."""
@@ -92,8 +93,8 @@ _TABLE = {
         Tile(128, 64, warps=8, stages=3),
         (Tile(16, 32, warps=2, stages=4), Tile(32, 32, warps=2, stages=3)),
         Tile(16, 32, warps=2, stages=3),
-        # A split of few new tokens is one block. Three of the first and two of the second fit a processor.
-        (Tile(16, 64, registers=168, held=True), Tile(32, 128, warps=8, stages=1, registers=128, held=True)),
+        # One or two requests: a split of one new token is one block. From 8 requests on that is slower.
+        ((32, Tile(16, 64, registers=168, held=True)), (4, Tile(32, 64, stages=3))),
     ),
     (HOPPER, 256): Tiles(Tile(64, 32, stages=3), Tile(64, 32, warps=8, stages=3)),
     (0, 64): Tiles(Tile(64, 64), Tile(64, 64)),

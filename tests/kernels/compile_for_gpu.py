@@ -116,7 +116,8 @@ def compile_tiles(dtype: str, target: GPUTarget) -> None:
     )[: most_tiles(dtype, target)]:
         tiles = tiles_for(target.arch // 10, size, dim)
         rows = {"chain": group, "many": group, "tree": 5 * group, "window": 8 * group}
-        tile = tiles.extend if kind_of == "extend" else tiles.decoding(rows[kind_of], few=kind_of != "many")
+        room = 0 if kind_of == "many" else 64
+        tile = tiles.extend if kind_of == "extend" else tiles.decoding(rows[kind_of], room=room)
         merged, taken = merge_sizes(min(tile.rows, rows.get(kind_of, tile.rows)), power_of_two(dim), tile)
         compile_one(
             _attention_tile, dtype, target, tile.warps, tile.stages, tile.limits(),

@@ -138,7 +138,7 @@ def test_wide_passes_have_fewer_splits(width: int, expected: int) -> None:
     assert SplitPlan(PROGRAMS, 0, 64).splits(1, width, 32, 8, 8192).count == expected
 
 
-@pytest.mark.parametrize(("width", "least"), [(1, 48), (4, 48), (5, 80), (16, 80)])
+@pytest.mark.parametrize(("width", "least"), [(1, 48), (4, 48), (5, 256), (16, 256)])
 def test_wide_passes_have_longer_splits(width: int, least: int) -> None:
     """A merge of more rows has to be worth more."""
     assert SplitPlan(PROGRAMS, 0, 64).splits(8, width, 32, 8, 8192).least == least

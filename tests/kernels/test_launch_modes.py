@@ -60,7 +60,8 @@ def test_tiles_fit_a_block_of_the_device(capability: int, size: int, dim: int) -
     limit = 227 if capability >= HOPPER else 99
     side = 1 << (dim - 1).bit_length()
     tiles = tiles_for(capability, size, dim)
-    for tile in filter(None, (tiles.decode, tiles.extend, *tiles.narrow, *tiles.few, tiles.crowded)):
+    few = dict(tiles.few).values()
+    for tile in filter(None, (tiles.decode, tiles.extend, *tiles.narrow, *few, tiles.crowded)):
         # The last stage's keys are in use while the others travel.
         held = tile.rows + 2 * (tile.stages - 1) * tile.keys
         assert held * side * size <= limit * 1024
@@ -99,16 +100,21 @@ def test_a_crowd_of_narrow_passes_has_a_tile_of_its_own() -> None:
     assert plan.crowded(256, 8)
 
 
-def test_few_tiles_are_larger_blocks_of_which_the_first_is_held() -> None:
-    tiles = tiles_for(HOPPER, 2, 128)
-    assert [tiles.decoding(rows, few=True).held for rows in (4, 20, 33)] == [True, True, False]
-    assert not any(tiles.decoding(rows).held for rows in (4, 20, 33))
+def test_few_tiles_are_larger_the_more_room_they_have() -> None:
+    """Of an 8B's heads on an H200: one new token of one or two requests, five of up to sixteen."""
+    tiles, plan = tiles_for(HOPPER, 2, 128), SplitPlan(528, 0, 64)
+
+    def chosen(requests: int, width: int) -> Tile:
+        return tiles.decoding(4 * width, room=plan.room(requests, width, 32, 8))
+
+    assert [chosen(requests, 1).held for requests in (1, 2, 3, 8)] == [True, True, False, False]
+    assert [chosen(requests, 5).keys for requests in (1, 8, 16, 17)] == [64, 64, 64, 32]
+    assert chosen(8, 1) == tiles.decoding(4) == tiles.narrow[0]
+    assert chosen(1, 9) == tiles.decoding(36)
     assert not tiles.extend.held
-    assert tiles.dependent().decoding(20, few=True) == replace(tiles.decoding(20, few=True), dependent=True)
-    plan = SplitPlan(528, 0, 64)
-    assert plan.few(1, 5, 32, 8)
-    assert plan.few(16, 1, 32, 8)
-    assert not plan.few(17, 1, 32, 8)
+    early = tiles.dependent()
+    assert early.decoding(20, room=4) == replace(tiles.decoding(20, room=4), dependent=True)
+    assert early.decoding(20, room=4) != early.decoding(20, room=3)
 
 
 def test_only_limited_tiles_pass_a_limit_of_registers() -> None:
