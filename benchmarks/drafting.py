@@ -1,6 +1,6 @@
 """Measures drafting against plain decoding: paired times, accept lengths, cost by width. Publishes nothing.
 
-Every engine answers the same prompts, through the chat template, greedily, ends of answers honoured. Engines
+Every engine answers the same prompts, through the chat template, ends of answers honoured. Engines
 take turns prompt by prompt, in an order that alternates, so that a machine that slows down slows them all.
 """
 
@@ -32,11 +32,18 @@ class Contender:
 @dataclass(frozen=True)
 class Racing:
     """batch: prompts that an engine answers side by side. tokens: most new ones of an answer. repeats: passes
-    over all prompts that count."""
+    over all prompts that count. temperature: above 0, an answer is drawn with a seed of its prompt, the same in
+    every engine; a high one leaves little that repeats itself."""
 
     batch: int
     tokens: int
     repeats: int
+    temperature: float = 0.0
+
+    def params(self, prompt: Ids) -> SamplingParams:
+        """How this prompt is answered."""
+        seed = sum(prompt) if self.temperature else None
+        return SamplingParams(max_tokens=self.tokens, temperature=self.temperature, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -80,16 +87,16 @@ def race(engines: Mapping[str, LLM], prompts: Sequence[Ids], how: Racing) -> Rac
         sums = dict.fromkeys(names, Took())
         for index, batch in enumerate(batches):
             for name in names if (number + index) % 2 == 0 else names[::-1]:
-                sums[name] += _answer(engines[name], batch, how.tokens)
+                sums[name] += _answer(engines[name], batch, how)
         for name in names if number else ():
             passes[name].append(sums[name])
     return passes
 
 
-def _answer(llm: LLM, prompts: Sequence[Ids], tokens: int) -> Took:
+def _answer(llm: LLM, prompts: Sequence[Ids], how: Racing) -> Took:
     """Decoding begins when all have their first token."""
     start = time.perf_counter()
-    outputs = llm.generate(list(prompts), SamplingParams(max_tokens=tokens))
+    outputs = llm.generate(list(prompts), [how.params(prompt) for prompt in prompts])
     whole = time.perf_counter() - start
     times = [output.completions[0].token_times for output in outputs]
     begin, end = max(own[0] for own in times), max(own[-1] for own in times)

@@ -67,9 +67,16 @@ class PublishedNames(WeightReader):
 
     def read(self, name: str) -> Tensor:
         tensor = self._stored.read(self._names[name])
-        if name not in (names.D2T, names.T2D) and not tensor.is_floating_point():
+        if name in (names.D2T, names.T2D):
+            return tensor
+        if not tensor.is_floating_point():
             raise UserError(
                 f"{self.where}: tensor {self._names[name]} is stored as {tensor.dtype}, it has to hold floats"
+            )
+        if not tensor.sum(dtype=torch.float32).isfinite():  # text would stay right, and no draft be accepted
+            raise UserError(
+                f"{self.where}: tensor {self._names[name]} holds values that are no finite numbers; "
+                "the training diverged or the file is damaged: take another checkpoint"
             )
         return tensor
 

@@ -240,6 +240,13 @@ REFUSED: dict[str, tuple[Callable[[Tensors], Tensors], str]] = {
     "whole-numbers": (
         changed("norm.weight", torch.ones(HIDDEN, dtype=torch.int64)), r"norm.weight is stored as torch.int64"
     ),
+    "diverged": (
+        changed("fc.weight", torch.full((HIDDEN, 3 * HIDDEN), float("nan"))), r"fc.weight holds .*no finite"
+    ),
+    "one-infinite-value": (
+        changed("norm.weight", torch.ones(HIDDEN).index_fill(0, torch.tensor([5]), float("-inf"))),
+        r"norm.weight holds .*no finite",
+    ),
 }  # fmt: skip
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.drafting import Took, figures
+from benchmarks.drafting import Racing, Took, figures
 from benchmarks.prompt_sets import BUILT_IN, prompt_sets
 from benchmarks.speculation import bounds, markdown, measure, parse
+from engine import SamplingParams
 
 
 def test_speed_ups_are_medians_of_pairs() -> None:
@@ -35,6 +36,7 @@ def test_the_claims_are_those_of_the_project() -> None:
     report = {
         "speed": {"int4": {"sets": sets}},
         "acceptance": {"chain of 4": {"gsm8k": {"accept_length": 2.7}}},
+        "temperature": 0.0,
     }
     found = {(b.value, b.limit, b.met) for b in bounds(report)}
     assert found == {
@@ -44,6 +46,21 @@ def test_the_claims_are_those_of_the_project() -> None:
         (1.2, 1.3, False),
         (2.7, 2.8, False),
     }
+
+
+def test_drawn_answers_claim_no_speed_up() -> None:
+    """Only that drafts cost nothing: what is drawn at a high temperature hardly repeats itself."""
+    sets = {"gsm8k": {"eagle3": row(1.1), "ngram": row(0.98)}, "summarise": {"ngram": row(0.96)}}
+    found = bounds({"speed": {"int4": {"sets": sets}}, "acceptance": {}, "temperature": 1.5})
+    assert [(b.limit, b.met) for b in found] == [(0.97, True), (0.97, True), (0.97, False)]
+
+
+def test_a_prompts_answer_is_drawn_alike_everywhere() -> None:
+    how = Racing(1, 8, 2, temperature=1.5)
+    assert how.params([5, 6]) == how.params([5, 6])
+    assert how.params([5, 6]).seed != how.params([5, 7]).seed
+    assert (how.params([5]).temperature, how.params([5]).max_tokens) == (1.5, 8)
+    assert Racing(1, 8, 2).params([5]) == SamplingParams(max_tokens=8)
 
 
 def test_prompts_come_from_a_folder_or_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
