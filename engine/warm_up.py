@@ -75,5 +75,11 @@ def _crowded_half(tokens: int, most: int, limits: Limits) -> tuple[int, ...]:
 
 
 def batch_sizes(most: int) -> list[int]:
-    """Powers of two, and the largest batch."""
-    return sorted({1 << n for n in range(most.bit_length())} | {most})
+    """Powers of two, a quarter more of each from 16 on, and the largest batch.
+
+    The quarters: attention takes other tiles, and splits no longer, from limits of its own on; between two of
+    those there may be no power of two: 133 to 160 requests with 8 KV heads and 132 processors.
+    """
+    powers = {1 << n for n in range(most.bit_length())}
+    quarters = {size + size // 4 for size in powers if size >= 16}
+    return sorted(size for size in powers | quarters | {most} if size <= most)

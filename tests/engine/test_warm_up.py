@@ -74,7 +74,17 @@ def test_on_a_cpu_nothing_is_run() -> None:
         assert llm._container.warmed() == 0
 
 
-@pytest.mark.parametrize(("most", "sizes"), [(1, [1]), (2, [1, 2]), (5, [1, 2, 4, 5]), (8, [1, 2, 4, 8])])
+@pytest.mark.parametrize(
+    ("most", "sizes"),
+    [
+        (1, [1]),
+        (2, [1, 2]),
+        (5, [1, 2, 4, 5]),
+        (8, [1, 2, 4, 8]),
+        (19, [1, 2, 4, 8, 16, 19]),
+        (64, [1, 2, 4, 8, 16, 20, 32, 40, 64]),
+    ],
+)
 def test_batch_sizes(most: int, sizes: list[int]) -> None:
     assert batch_sizes(most) == sizes
 
