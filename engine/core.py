@@ -104,6 +104,7 @@ class EngineCore:
                 self._scheduler.add(request)
         except UserError:
             self._forget(name)
+            self._scheduler.drop_events(name)  # another try may come under the same id
             raise
         return name
 

@@ -115,6 +115,10 @@ class Scheduler:
         events, self._results.events = self._results.events, []
         return events
 
+    def drop_events(self, request_id: str) -> None:
+        """Forget the news of a request that was refused."""
+        self._results.events = [event for event in self._results.events if event.request_id != request_id]
+
     def has_work(self) -> bool:
         """Whether a request is unfinished or a step in flight."""
         return bool(self._in_flight) or self._roster.has_work()
