@@ -32,8 +32,8 @@ class Contender:
 @dataclass(frozen=True)
 class Racing:
     """batch: prompts that an engine answers side by side. tokens: most new ones of an answer. repeats:
-    passes over all prompts that count. temperature: above 0, an answer is drawn with a seed of its prompt, the
-    same in every engine; a high one leaves little that repeats itself."""
+    passes over all prompts that count. temperature: above 0, an answer is drawn with a seed of its prompt,
+    the same in every engine; a high one leaves little that repeats itself."""
 
     batch: int
     tokens: int
