@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from engine.scratch_steps import ScratchSteps
 
 LIMIT_SECONDS = 1.5  # for a table; the smallest batch is measured whatever it takes
-CHECK_SECONDS = 0.25  # for a check; one repeat is made whatever it takes
+CHECK_SECONDS = 0.25  # for a check
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 ROUNDS = 5  # each figure is the fastest of so many repeats: what disturbs a step only ever adds to it
+LEAST_ROUNDS = 2  # whatever they take: one repeat alone shows no scatter
 
 Timer = Callable[[int, int, bool], float]  # (batch, width, resume) -> seconds of a step
 Clock = Callable[[], float]
@@ -31,8 +32,8 @@ Times = dict[Kind, list[float]]
 
 @dataclass(frozen=True)
 class Measurement:
-    """scatter: the worst of all figures' (second fastest repeat / fastest one) - 1. Where it is large, some
-    figure stands alone, and the machine was too busy to tell; a figure of a single repeat shows none."""
+    """scatter: the worst of all figures' (second fastest repeat / fastest one) - 1, or of two widths'
+    (narrower step / wider step) - 1. Where it is large, the machine was too busy to tell."""
 
     costs: StepCosts
     scatter: float
@@ -107,7 +108,8 @@ def measure(
         times = _rounds(told, batch, kinds, left / 2, clock)
         last = clock() - begin
         figures = {kind: min(own) for kind, own in times.items()}
-        scatter = max(scatter, *map(_scatter, times.values()))
+        plain = [figures[kind] for kind in kinds if not kind[1]]
+        scatter = max(scatter, _disorder(plain), *map(_scatter, times.values()))
         seconds.update({(batch, width): figure for (width, back), figure in figures.items() if not back})
         if resumes and len(kinds) > 1:
             resume[batch] = max(0.0, figures[kinds[-1]] - figures[kinds[1]])
@@ -128,8 +130,8 @@ def ratio(
     told = _Told(timer, "checking step costs", (ROUNDS + 1) * 2, progress)
     times = _rounds(told, 1, (plain, wide), limit, clock)
     told.over()
-    scatter = max(map(_scatter, times.values()))
-    return Ratio(min(times[wide]) / min(times[plain]), scatter)
+    figures = [min(times[plain]), min(times[wide])]
+    return Ratio(figures[1] / figures[0], max(_disorder(figures), *map(_scatter, times.values())))
 
 
 def _rounds(timer: Timer, batch: int, kinds: Sequence[Kind], limit: float, clock: Clock) -> Times:
@@ -143,7 +145,7 @@ def _rounds(timer: Timer, batch: int, kinds: Sequence[Kind], limit: float, clock
         timer(batch, width, back)
     times: Times = {kind: [] for kind in kinds}
     for number in range(ROUNDS):
-        if number and clock() - start > limit:
+        if number >= LEAST_ROUNDS and clock() - start > limit:
             break
         first = number % len(kinds)
         for width, back in (*kinds[first:], *kinds[:first]):
@@ -154,6 +156,12 @@ def _rounds(timer: Timer, batch: int, kinds: Sequence[Kind], limit: float, clock
 def _scatter(times: Sequence[float]) -> float:
     fastest, *others = sorted(times)
     return others[0] / fastest - 1 if others else 0.0
+
+
+def _disorder(costs: Sequence[float]) -> float:
+    """Of steps from the narrowest up: the most that one costs beyond a wider one. More tokens are no less
+    work, so that only a disturbance makes them much cheaper."""
+    return max((a / b - 1 for i, a in enumerate(costs) for b in costs[i + 1 :]), default=0.0)
 
 
 class _Told:
