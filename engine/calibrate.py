@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -63,9 +62,7 @@ class Gauge:
     def measure(self) -> Measurement:
         """All of it; about LIMIT_SECONDS."""
         steps = self.steps
-        with ExitStack() as around:
-            around.enter_context(self.metrics.unchanged())
-            around.enter_context(steps.untouched())
+        with self.metrics.unchanged(), steps.untouched():
             return measure(
                 steps.seconds,
                 self.widths,
@@ -77,9 +74,7 @@ class Gauge:
 
     def ratio(self, width: int) -> Ratio:
         """Of steps of this width, now; about CHECK_SECONDS."""
-        with ExitStack() as around:
-            around.enter_context(self.metrics.unchanged())
-            around.enter_context(self.steps.untouched())
+        with self.metrics.unchanged(), self.steps.untouched():
             return ratio(self.steps.seconds, width, progress=self.progress, clock=self.steps.clock)
 
 

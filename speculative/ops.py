@@ -156,24 +156,15 @@ class DraftOps(ABC):
         rows: Tensor,
         columns: EndColumns,
         ledger: Ledger | None,
+        force: Forced | None = None,
     ) -> Settled:
-        """`accept_and_trim`, then `speculative.accept.commit`. ledger None: nothing is entered."""
+        """`accept_and_trim`, then `speculative.accept.commit`. ledger None: nothing is entered. force: the
+        run is of a forced length instead (speculative.forced)."""
+        if force is not None:
+            taken = first_children(tree, target, force.drafts(rows, start))
+            return self.enter(taken, tree, start, rows, columns, ledger)
         taken, *ends = self.accept_and_trim(tree, target, start, rows, columns)
         return commit(taken, (ends[0], ends[1]), tree, start, rows, ledger)
-
-    def settle_forced(
-        self,
-        force: Forced,
-        tree: DraftTree,
-        target: Tensor,
-        start: Tensor,
-        rows: Tensor,
-        columns: EndColumns,
-        ledger: Ledger | None,
-    ) -> Settled:
-        """`settle`, the run being of a forced length (speculative.forced)."""
-        taken = first_children(tree, target, force.drafts(rows, start))
-        return self.enter(taken, tree, start, rows, columns, ledger)
 
     def enter(
         self,

@@ -83,20 +83,9 @@ class SimulatedOps(DraftOps):
         rows: Tensor,
         columns: EndColumns,
         ledger: Ledger | None,
+        force: Forced | None = None,
     ) -> Settled:
-        return self._inner.settle_forced(self._force, tree, target, start, rows, columns, ledger)
-
-    def settle_forced(
-        self,
-        force: Forced,
-        tree: DraftTree,
-        target: Tensor,
-        start: Tensor,
-        rows: Tensor,
-        columns: EndColumns,
-        ledger: Ledger | None,
-    ) -> Settled:
-        return self._inner.settle_forced(force, tree, target, start, rows, columns, ledger)
+        return self._inner.settle(tree, target, start, rows, columns, ledger, force or self._force)
 
     def enter(
         self,

@@ -121,21 +121,14 @@ class TritonDraftOps(DraftOps):
         rows: Tensor,
         columns: EndColumns,
         ledger: Ledger | None,
+        force: Forced | None = None,
     ) -> Settled:
-        return self._walk(tree, target, _ends(start, rows, columns), ledger, None)
-
-    def settle_forced(
-        self,
-        force: Forced,
-        tree: DraftTree,
-        target: Tensor,
-        start: Tensor,
-        rows: Tensor,
-        columns: EndColumns,
-        ledger: Ledger | None,
-    ) -> Settled:
-        rule = Force(force.least, force.chance, force.keys, force.salt)
-        return self._walk(tree, target, _ends(start, rows, columns), ledger, rule)
+        rule = None if force is None else Force(force.least, force.chance, force.keys, force.salt)
+        walk = accept_tree(
+            tree.tokens, tree.parent, target, _ends(start, rows, columns), tree.signal, _table(ledger), rule,
+            early=self._early,
+        )  # fmt: skip
+        return Settled(_accepted(walk), walk.column(0), walk.column(1), walk.packed)
 
     def enter(
         self,
@@ -152,14 +145,6 @@ class TritonDraftOps(DraftOps):
             taken.emitted, taken.n_accepted, ends, parent, signal, _table(ledger), early=self._early
         )
         return Settled(taken, packed[:, -5], packed[:, -4], packed)
-
-    def _walk(
-        self, tree: DraftTree, target: Tensor, ends: Ends, ledger: Ledger | None, rule: Force | None
-    ) -> Settled:
-        walk = accept_tree(
-            tree.tokens, tree.parent, target, ends, tree.signal, _table(ledger), rule, early=self._early
-        )
-        return Settled(_accepted(walk), walk.column(0), walk.column(1), walk.packed)
 
     def compactor(self, layers: Sequence[LayerKV]) -> Compactor:
         """One launch for all layers of one shape; a KV layout of several groups takes one launch each."""

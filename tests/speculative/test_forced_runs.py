@@ -33,7 +33,7 @@ def settled(ops: DraftOps, force: Forced, case: tuple, rows: int) -> tuple[Settl
         torch.full((rows, 512), -7, dtype=torch.int32, device=device),
         torch.full((rows,), 3, dtype=torch.int32, device=device),
     )
-    return ops.settle_forced(force, tree, target, start, where, columns, ledger), ledger
+    return ops.settle(tree, target, start, where, columns, ledger, force), ledger
 
 
 @devices
