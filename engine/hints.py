@@ -13,7 +13,7 @@ from engine.compose import Resolved, compose_draft
 from engine.conf_tree import conf_tree
 from engine.errors import UserError
 from engine.facts import gather
-from engine.overrides import parse
+from engine.overrides import parse_all
 from engine.rules import violations
 
 logger = logging.getLogger("syncless")
@@ -47,8 +47,7 @@ def _advice(resolved: Resolved) -> str:
 
 def given_groups(overrides: Sequence[str]) -> set[str]:
     """The groups and root values that these overrides are about."""
-    found = (parse(line, conf_tree()) for line in overrides)
-    return {override.root for override in found if override is not None}
+    return {override.root for override in parse_all(overrides, conf_tree())}
 
 
 def _accepted(overrides: Sequence[str]) -> bool:

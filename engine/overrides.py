@@ -91,10 +91,16 @@ def parse(argument: str, tree: ConfTree, *, sweep: bool = False) -> Override | N
     return Override(argument, match["prefix"] or "", key, match["package"] or "", value)
 
 
+def parse_all(overrides: Sequence[str], tree: ConfTree) -> list[Override]:
+    """The parts of those that are overrides."""
+    found = (parse(line, tree) for line in overrides)
+    return [override for override in found if override is not None]
+
+
 def chosen_options(overrides: Sequence[str], tree: ConfTree) -> dict[str, str]:
     """group -> option of a checked command line: the defaults, and what was chosen over them."""
-    found = [parse(line, tree) for line in overrides]
-    chosen = {o.key: str(o.value).strip("'\"") for o in found if o and not o.package and o.key in tree.groups}
+    found = [o for o in parse_all(overrides, tree) if not o.package and o.key in tree.groups]
+    chosen = {o.key: str(o.value).strip("'\"") for o in found}
     return {**tree.defaults, **chosen}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.conf_tree import conf_tree
 from engine.errors import UserError
 from engine.facts import DRAFT_NODE, DRAFT_SLOTS, Facts, Slot
-from engine.overrides import parse
+from engine.overrides import parse_all
 from engine.rules.base import Answer, Rule, first_problem, not_applicable, ok, unknown, violated
 from speculative.base import Speculator
 
@@ -156,8 +156,8 @@ def workload(facts: Facts) -> Answer:
 
 def _no_workload(facts: Facts) -> Answer:
     usual = f"workload={conf_tree().defaults.get('workload')}"
-    found = [parse(line, conf_tree()) for line in facts.overrides]
-    ignored = [o.raw for o in found if o is not None and o.root == "workload" and o.raw != usual]
+    found = parse_all(facts.overrides, conf_tree())
+    ignored = [o.raw for o in found if o.root == "workload" and o.raw != usual]
     if ignored:
         return violated(
             f"{facts.named('task')} asks no workload, so {' and '.join(ignored)} would change nothing; "
