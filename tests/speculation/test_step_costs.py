@@ -1,4 +1,5 @@
-"""Where step costs come from: a cache that is checked, measurements that may be kept, files as they are."""
+"""Where step costs come from: a cache that is checked, measurements that may be kept, files as they are; and
+what a table of them says between the measured batches."""
 
 from __future__ import annotations
 
@@ -20,6 +21,15 @@ TABLE = StepCosts({(1, 1): 0.01, (1, 3): 0.02, (4, 1): 0.02, (4, 3): 0.05}, {1: 
 
 def test_a_table_reads_back_as_it_was() -> None:
     assert from_document(json.loads(json.dumps(as_document(TABLE)))) == TABLE
+
+
+def test_costs_between_and_beyond_the_measured_batches() -> None:
+    table = StepCosts({(1, 1): 1.0, (4, 1): 2.5, (8, 1): 4.5}, {2: 0.5})
+    assert [table.at(b, 1) for b in (1, 2, 4, 6, 16)] == [1.0, 1.5, 2.5, 3.5, 9.0]
+    assert [table.resume_at(b) for b in (1, 2, 8)] == [0.5, 0.5, 2.0]
+    with pytest.raises(KeyError):
+        table.at(1, 2)
+    assert StepCosts({}).resume_at(3) == 0.0
 
 
 @pytest.mark.parametrize(
