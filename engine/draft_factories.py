@@ -34,8 +34,8 @@ from engine.table import RequestTable
 from engine.text.tokenizer import Tokenizer
 from engine.timed import TimedRunner, TimedSpeculator, TimedStep
 from speculative.base import DraftHost, DraftModel, DraftTarget, SpecPlan, Speculator
+from speculative.forced import Forced
 from speculative.ops import DraftOps, draft_ops
-from speculative.simulate import SimulatedOps
 from speculative.width import StepCosts, WidthPolicy
 
 logger = logging.getLogger("syncless")
@@ -122,16 +122,19 @@ def draft_host(
 
 def ops(target: AttentionBackend, plan: SpecPlan, columns: SamplingColumns) -> DraftOps:
     """What a step computes on drafts; with a forced accept length if the plan asks for one."""
-    real = draft_ops(target.step_kernels, target.ops.early)
-    if plan.simulated is None:
-        return real
+    return draft_ops(target.step_kernels, target.ops.early, _forced(plan, columns))
 
+
+def _forced(plan: SpecPlan, columns: SamplingColumns) -> Forced | None:
+    if plan.simulated is None:
+        return None
+    assert plan.simulated <= plan.longest_run, f"runs of {plan.simulated} tokens, {plan.longest_run} at most"
     logger.warning(
         "the accept length is forced to %g: what comes out is not the model's text, and no speed of it is "
         "one of a real draft",
         plan.simulated,
     )
-    return SimulatedOps(real, plan.simulated, plan.longest_run, columns.key)
+    return Forced(plan.simulated, columns.key)
 
 
 def plain_step(

@@ -1,7 +1,8 @@
-"""Runs of a given mean length, whatever was drafted: how many drafts each takes, and the walk in plain torch.
+"""Runs of a given mean length, whatever was drafted, to measure the cost of an engine.
 
-The reference of the forced walk of kernels/accept_tree.py. Knows no drafter and no model. Nothing is read on
-the host. Legend: B requests, W width (nodes), R table rows.
+The target did not choose what they emit, so no output of them means anything. In plain torch: the reference
+of the forced walk of kernels/accept_tree.py. Knows no drafter and no model. Nothing is read on the host.
+Legend: B requests, W width (nodes), R table rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ from speculative.tree import is_child
 
 @dataclass(frozen=True)
 class Forced:
-    """Every run has floor(mean) tokens or, by the request's own coin at its position, one more. keys: int64
-    [R], what the coins of a table row are made of."""
+    """Every run has floor(mean) tokens or, by the request's own coin at its position, one more: drafts along
+    the path of first children, then the target's token there; fewer only where drafts are missing or the
+    answer ends. mean: tokens, 1 or more. keys: int64 [R], what the coins of a table row are made of."""
 
     mean: float
     keys: Tensor
+
+    def __post_init__(self) -> None:
+        assert self.mean >= 1, f"a run of {self.mean} tokens: a step emits one or more"
 
     @property
     def least(self) -> int:
@@ -48,12 +53,18 @@ class Forced:
         """Of the stream that the coins come from."""
         return salt(PURPOSE_SIMULATED)
 
-    def drafts(self, rows: Tensor, start: Tensor) -> Tensor:
-        """int32 [B] drafts to take: rows int64 [B]; start int32 [B] lengths before the pass."""
-        return self.longer(uniform(self.keys[rows], start.long() + 1, PURPOSE_SIMULATED))
+    def walk(self, tree: DraftTree, target: Tensor, start: Tensor, rows: Tensor) -> Accepted:
+        """Instead of speculative.accept.accept: rows int64 [B]; start int32 [B] lengths before the pass."""
+        coins = uniform(self.keys[rows], start.long() + 1, PURPOSE_SIMULATED)
+        return first_children(tree, target, self.drafts(coins))
 
-    def longer(self, coin: Tensor) -> Tensor:
-        """The same by coins float64 [B] in (0, 1)."""
+    def drawn(self, tree: DraftTree, target_probs: Tensor, coins: Tensor) -> Accepted:
+        """Instead of the ratio test: target_probs fp32 [B, W, V]; coins: float64 [B, W], of which the first
+        decides."""
+        return first_children(tree, target_probs.argmax(-1).int(), self.drafts(coins[:, 0]))
+
+    def drafts(self, coin: Tensor) -> Tensor:
+        """int32 [B] drafts to take, by coins float64 [B] in (0, 1)."""
         return self.least + (coin < self.share).int()
 
 

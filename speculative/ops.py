@@ -17,7 +17,7 @@ from torch import Tensor
 from engine.batch import ABSENT, DraftTree, LayerKV, kv_slots
 from engine.sampling.choose import argmax_tokens
 from speculative.accept import Accepted, EndColumns, Ledger, Settled, accept, commit, trim
-from speculative.forced import Forced, first_children
+from speculative.forced import Forced
 from speculative.ratio import accept_ratio
 from speculative.tree import TreeGeometry, geometry
 
@@ -60,36 +60,32 @@ Compactor = Callable[[Tensor, Tensor], None]
 
 
 class DraftOps(ABC):
-    """Stateless; the same arguments give the same values in every implementation."""
+    """Nothing changes it; the same arguments give the same values in every implementation."""
+
+    def __init__(self, force: Forced | None = None) -> None:
+        """force: runs follow drafts as long as it says, whatever the target chose (speculative.forced); None:
+        they follow the target."""
+        self._force = force
 
     @abstractmethod
     def geometry(self, tree: DraftTree, needs_mask: bool = True) -> TreeGeometry:
         """Depth and mask of every node. needs_mask=False promises chains: node i has parent i - 1 or is
         absent."""
 
-    @abstractmethod
-    def accept_and_trim(
-        self, tree: DraftTree, target: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns
-    ) -> tuple[Accepted, Tensor, Tensor]:
-        """Walk the tree by the target's own tokens, int32 [B, W], then `trim` what is emitted.
-
-        Returns (Accepted before the cut, n_emitted int32 [B] after it, finish int32 [B]). Values of
-        Accepted.emitted past n_accepted + 1 are in the vocabulary or 0, and otherwise meaningless.
-        """
-
-    @abstractmethod
     def accept_ratio(
         self, tree: DraftTree, target_probs: Tensor, accept_coins: Tensor, draw_coins: Tensor
     ) -> Accepted:
         """The ratio test of chains of sampled drafts, tree.probs; as speculative.ratio.accept_ratio. The run
-        is not cut: `trim` it."""
+        is not cut: `enter` it."""
+        if self._force is not None:
+            return self._force.drawn(tree, target_probs, accept_coins)
+        return self._ratio(tree, target_probs, accept_coins, draw_coins)
 
     @abstractmethod
-    def trim(
-        self, emitted: Tensor, n_emitted: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns
-    ) -> tuple[Tensor, Tensor]:
-        """Cut runs at a stop id or at the request's length: (n_emitted, finish), as in
-        speculative.accept.trim."""
+    def _ratio(
+        self, tree: DraftTree, target_probs: Tensor, accept_coins: Tensor, draw_coins: Tensor
+    ) -> Accepted:
+        """The same by the target."""
 
     def opening(self, rows: Tensor, ledger: Ledger) -> tuple[Tensor, Tensor]:
         """(lengths, last known tokens) of `rows` int64 [B] before a pass: int32 [B] each."""
@@ -156,15 +152,15 @@ class DraftOps(ABC):
         rows: Tensor,
         columns: EndColumns,
         ledger: Ledger | None,
-        force: Forced | None = None,
     ) -> Settled:
-        """`accept_and_trim`, then `speculative.accept.commit`. ledger None: nothing is entered. force: the
-        run is of a forced length instead (speculative.forced)."""
-        if force is not None:
-            taken = first_children(tree, target, force.drafts(rows, start))
-            return self.enter(taken, tree, start, rows, columns, ledger)
-        taken, *ends = self.accept_and_trim(tree, target, start, rows, columns)
-        return commit(taken, (ends[0], ends[1]), tree, start, rows, ledger)
+        """Walk the tree by the target's own tokens, int32 [B, W], then `enter` the run. ledger None: nothing
+        is entered.
+
+        Settled.taken is the run before the cut; its emitted tokens past n_accepted + 1 are in the vocabulary
+        or 0, and otherwise meaningless.
+        """
+        taken = accept(tree, target) if self._force is None else self._force.walk(tree, target, start, rows)
+        return self.enter(taken, tree, start, rows, columns, ledger)
 
     def enter(
         self,
@@ -175,8 +171,9 @@ class DraftOps(ABC):
         columns: EndColumns,
         ledger: Ledger | None,
     ) -> Settled:
-        """The same for a run that was accepted otherwise: `trim`, then `commit`."""
-        ends = self.trim(taken.emitted, taken.n_accepted + 1, start, rows, columns)
+        """Cut a run that was accepted and write it down, as speculative.accept.trim and commit do. tree None:
+        nothing was drafted."""
+        ends = trim(taken.emitted, taken.n_accepted + 1, start, rows, columns)
         return commit(taken, ends, tree, start, rows, ledger)
 
     @abstractmethod
@@ -194,21 +191,10 @@ class TorchDraftOps(DraftOps):
     def geometry(self, tree: DraftTree, needs_mask: bool = True) -> TreeGeometry:
         return geometry(tree, needs_mask)
 
-    def accept_and_trim(
-        self, tree: DraftTree, target: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns
-    ) -> tuple[Accepted, Tensor, Tensor]:
-        taken = accept(tree, target)
-        return taken, *trim(taken.emitted, taken.n_accepted + 1, seq_lens, rows, columns)
-
-    def accept_ratio(
+    def _ratio(
         self, tree: DraftTree, target_probs: Tensor, accept_coins: Tensor, draw_coins: Tensor
     ) -> Accepted:
         return accept_ratio(tree, target_probs, accept_coins, draw_coins)
-
-    def trim(
-        self, emitted: Tensor, n_emitted: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns
-    ) -> tuple[Tensor, Tensor]:
-        return trim(emitted, n_emitted, seq_lens, rows, columns)
 
     def compactor(self, layers: Sequence[LayerKV]) -> Compactor:
         buffers = [side for layer in layers for side in (layer.k, layer.v)]
@@ -223,12 +209,12 @@ class TorchDraftOps(DraftOps):
         return compact
 
 
-def draft_ops(kind: str, early: bool = False) -> DraftOps:
+def draft_ops(kind: str, early: bool = False, force: Forced | None = None) -> DraftOps:
     """The implementation that AttentionBackend.step_kernels names. "triton": build the backend first, it
-    settles how Triton runs in this process. early: as ModelOps.early says."""
+    settles how Triton runs in this process. early: as ModelOps.early says; force: as DraftOps takes it."""
     if kind == "triton":
         from speculative.triton_ops import TritonDraftOps  # decorates kernels, which fixes how they run
 
-        return TritonDraftOps(early)
+        return TritonDraftOps(early, force)
     assert kind == "torch", f"no draft operations are called {kind}"
-    return TorchDraftOps()
+    return TorchDraftOps(force)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine.batch import DraftTree, LayerKV
 from kernels.accept_ratio import accept_ratio
-from kernels.accept_tree import Force, Walk, accept_tree
+from kernels.accept_tree import Force, accept_tree
 from kernels.argmax import argmax
 from kernels.compact_kv import Buffers, compact_kv
 from kernels.enter_run import enter_run
@@ -41,10 +41,13 @@ class WalkedGeometry(TreeGeometry):
 
 
 class TritonDraftOps(DraftOps):
-    """The torch reference's results, integer for integer. early: as kernels.launch.dependent takes it."""
+    """The torch reference's results, integer for integer."""
 
-    def __init__(self, early: bool = False) -> None:
+    def __init__(self, early: bool = False, force: Forced | None = None) -> None:
+        """early: as kernels.launch.dependent takes it."""
+        super().__init__(force)
         self._early = early
+        self._rule = None if force is None else Force(force.least, force.chance, force.keys, force.salt)
 
     def geometry(self, tree: DraftTree, needs_mask: bool = True) -> TreeGeometry:
         if not needs_mask:  # a chain's shape is known beforehand
@@ -52,15 +55,7 @@ class TritonDraftOps(DraftOps):
         depths, mask = tree_geometry(tree.parent, early=self._early)
         return WalkedGeometry(tree.tokens, depths, mask, tree.parent)
 
-    def accept_and_trim(
-        self, tree: DraftTree, target: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns
-    ) -> tuple[Accepted, Tensor, Tensor]:
-        walk = accept_tree(
-            tree.tokens, tree.parent, target, _ends(seq_lens, rows, columns), early=self._early
-        )
-        return _accepted(walk), walk.column(0), walk.column(1)
-
-    def accept_ratio(
+    def _ratio(
         self, tree: DraftTree, target_probs: Tensor, accept_coins: Tensor, draw_coins: Tensor
     ) -> Accepted:
         assert tree.probs is not None, (
@@ -71,12 +66,6 @@ class TritonDraftOps(DraftOps):
             early=self._early,
         )  # fmt: skip
         return Accepted(index, accepted, emitted)
-
-    def trim(
-        self, emitted: Tensor, n_emitted: Tensor, seq_lens: Tensor, rows: Tensor, columns: EndColumns
-    ) -> tuple[Tensor, Tensor]:
-        packed = enter_run(emitted, n_emitted - 1, _ends(seq_lens, rows, columns), early=self._early)
-        return packed[:, -5], packed[:, -4]
 
     def opening(self, rows: Tensor, ledger: Ledger) -> tuple[Tensor, Tensor]:
         return opening(rows, ledger.seq_lens, ledger.tokens, early=self._early)
@@ -121,14 +110,13 @@ class TritonDraftOps(DraftOps):
         rows: Tensor,
         columns: EndColumns,
         ledger: Ledger | None,
-        force: Forced | None = None,
     ) -> Settled:
-        rule = None if force is None else Force(force.least, force.chance, force.keys, force.salt)
         walk = accept_tree(
-            tree.tokens, tree.parent, target, _ends(start, rows, columns), tree.signal, _table(ledger), rule,
-            early=self._early,
+            tree.tokens, tree.parent, target, _ends(start, rows, columns), tree.signal, _table(ledger),
+            self._rule, early=self._early,
         )  # fmt: skip
-        return Settled(_accepted(walk), walk.column(0), walk.column(1), walk.packed)
+        taken = Accepted(walk.accept_index, walk.column(2), walk.emitted)
+        return Settled(taken, walk.column(0), walk.column(1), walk.packed)
 
     def enter(
         self,
@@ -155,10 +143,6 @@ class TritonDraftOps(DraftOps):
 
 def _ends(seq_lens: Tensor, rows: Tensor, columns: EndColumns) -> Ends:
     return Ends(seq_lens, rows, columns.stop_ids, columns.min_len, columns.max_len)
-
-
-def _accepted(walk: Walk) -> Accepted:
-    return Accepted(walk.accept_index, walk.column(2), walk.emitted)
 
 
 def _table(ledger: Ledger | None) -> Table | None:

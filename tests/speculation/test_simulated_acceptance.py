@@ -14,8 +14,8 @@ from engine.batch import ABSENT, DraftTree, Finish
 from engine.compose import compose
 from engine.errors import UserError
 from engine.params import SamplingParams
-from speculative.ops import TorchDraftOps
-from speculative.simulate import SimulatedOps
+from speculative.forced import Forced
+from speculative.ops import DraftOps, draft_ops
 from speculative.tree import chain
 
 PROMPTS = [[5, 6, 7, 8], [9, 8, 7], [100, 101, 102], [42] * 9]
@@ -23,8 +23,8 @@ DUMMY = (*TINY, "spec=eagle3", "spec.load=dummy")
 TREE = ("spec.topk=2", "spec.num_steps=4", "spec.num_draft_tokens=9")
 
 
-def ops(mean: float, longest: int) -> SimulatedOps:
-    return SimulatedOps(TorchDraftOps(), mean, longest, torch.arange(1000) * 7919)
+def ops(mean: float) -> DraftOps:
+    return draft_ops("torch", force=Forced(mean, torch.arange(1000) * 7919))
 
 
 def endless(rows: int) -> Any:
@@ -43,11 +43,11 @@ def test_the_mean_of_a_chain_is_the_one_that_was_asked_for(mean: float) -> None:
     counts = []
     for length in range(20):
         lens = torch.full((1000,), length, dtype=torch.int32)
-        taken, count, finish = ops(mean, 5).accept_and_trim(tree, target, lens, rows, endless(1000))
-        assert set(count.tolist()) <= {int(mean), int(mean) + (mean > int(mean))}
-        assert not finish.any()
-        assert torch.equal(taken.n_accepted + 1, count)
-        counts.append(count.double().mean().item())
+        found = ops(mean).settle(tree, target, lens, rows, endless(1000), None)
+        assert set(found.count.tolist()) <= {int(mean), int(mean) + (mean > int(mean))}
+        assert not found.finish.any()
+        assert torch.equal(found.taken.n_accepted + 1, found.count)
+        counts.append(found.count.double().mean().item())
     assert sum(counts) / 20 == pytest.approx(mean, abs=4 * 0.5 / 20000**0.5 + 1e-9)
 
 
@@ -57,7 +57,8 @@ def test_the_run_is_the_first_childs_path_then_the_targets_token() -> None:
     parent = torch.tensor([[-1, 0, 0, 1, 3], [-1] + [ABSENT] * 4], dtype=torch.int32)
     target = torch.tensor([[70, 71, 72, 73, 74], [80, 81, 82, 83, 84]], dtype=torch.int32)
     lens, rows = torch.zeros(2, dtype=torch.int32), torch.arange(2)
-    taken, count, _ = ops(3.0, 4).accept_and_trim(DraftTree(tokens, parent), target, lens, rows, endless(2))
+    found = ops(3.0).settle(DraftTree(tokens, parent), target, lens, rows, endless(2), None)
+    taken, count = found.taken, found.count
     assert taken.accept_index.tolist() == [[0, 1, 3, -1, -1], [0, -1, -1, -1, -1]]
     assert [run[:n] for run, n in zip(taken.emitted.tolist(), count.tolist(), strict=True)] == [
         [11, 13, 73],
@@ -72,24 +73,9 @@ def test_forced_runs_are_still_cut_by_stop_ids_and_length() -> None:
     ends.stop_ids[0, 0] = 3
     ends.max_len[1] = 4
     lens = torch.zeros(2, dtype=torch.int32)
-    _, count, finish = ops(5.0, 5).accept_and_trim(tree, target, lens, torch.arange(2), ends)
-    assert count.tolist() == [2, 3]
-    assert finish.tolist() == [Finish.STOP, Finish.LENGTH]
-
-
-def test_drawn_drafts_are_forced_too() -> None:
-    probs = torch.zeros(1, 3, 8)
-    probs[..., 6] = 1
-    tree = DraftTree(*_chain_of(1, 2, 3), probs=torch.full((1, 2, 8), 0.125))
-    coins = torch.full((1, 3), 0.5, dtype=torch.float64)
-    taken = ops(2.0, 3).accept_ratio(tree, probs, coins, coins)
-    assert taken.n_accepted.tolist() == [1]
-    assert taken.emitted[0, :2].tolist() == [2, 6]
-
-
-def _chain_of(*tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-    tree = chain(torch.tensor([tokens], dtype=torch.int32))
-    return tree.tokens, tree.parent
+    found = ops(5.0).settle(tree, target, lens, torch.arange(2), ends, None)
+    assert found.count.tolist() == [2, 3]
+    assert found.finish.tolist() == [Finish.STOP, Finish.LENGTH]
 
 
 @pytest.mark.parametrize("overrides", [(), TREE])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -26,14 +27,14 @@ def keys_of(rows: int, device: str) -> torch.Tensor:
     return torch.cat((torch.tensor(KEYS), drawn))[:rows].to(device)
 
 
-def settled(ops: DraftOps, force: Forced, case: tuple, rows: int) -> tuple[Settled, Ledger]:
+def settled(ops: DraftOps, case: tuple, rows: int) -> tuple[Settled, Ledger]:
     tree, target, (start, where, columns) = case
     device = where.device
     ledger = Ledger(
         torch.full((rows, 512), -7, dtype=torch.int32, device=device),
         torch.full((rows,), 3, dtype=torch.int32, device=device),
     )
-    return ops.settle(tree, target, start, where, columns, ledger, force), ledger
+    return ops.settle(tree, target, start, where, columns, ledger), ledger
 
 
 @devices
@@ -53,7 +54,7 @@ def test_the_kernel_gives_what_the_reference_gives(
     rows = max(len(ends[2].min_len), batch + 1)
     force = Forced(mean, keys_of(rows, device))
     (ours, into), (theirs, expected) = (
-        settled(ops, force, case, rows) for ops in (draft_ops("triton"), TorchDraftOps())
+        settled(ops, case, rows) for ops in (draft_ops("triton", force=force), TorchDraftOps(force))
     )
     for name in ("accept_index", "n_accepted", "emitted"):
         assert torch.equal(getattr(ours.taken, name), getattr(theirs.taken, name)), name
@@ -61,6 +62,20 @@ def test_the_kernel_gives_what_the_reference_gives(
     # Requests of padding share row 0: which of them writes it last is nobody's business.
     assert torch.equal(into.seq_lens[1:], expected.seq_lens[1:])
     assert torch.equal(into.tokens[1:], expected.tokens[1:])
+
+
+@devices
+@pytest.mark.parametrize("kind", ["torch", "triton"])
+def test_drawn_drafts_are_forced_by_the_first_coin(device: str, kind: str) -> None:
+    """The target's distributions all lie on one token, which no draft is."""
+    pair = chain(torch.tensor([[1, 2, 3]] * 2, dtype=torch.int32, device=device))
+    tree = replace(pair, probs=torch.full((2, 2, 8), 0.125, device=device))
+    target = torch.zeros(2, 3, 8, device=device)
+    target[..., 6] = 1
+    coins = torch.tensor([[0.2, 0.9, 0.9], [0.6, 0.1, 0.1]], dtype=torch.float64, device=device)
+    taken = draft_ops(kind, force=Forced(2.5, keys_of(2, device))).accept_ratio(tree, target, coins, coins)
+    assert taken.n_accepted.tolist() == [2, 1]
+    assert taken.emitted.tolist() == [[2, 3, 6], [2, 6, 0]]
 
 
 @devices
@@ -91,4 +106,4 @@ def test_a_chance_of_bits_decides_as_the_share_does(mean: float) -> None:
     edge = force.chance
     for bits in {max(edge - 1, 0), min(edge, (1 << RESOLUTION) - 1), 0, (1 << RESOLUTION) - 1}:
         coin = torch.tensor([(bits + 0.5) * 2.0**-RESOLUTION], dtype=torch.float64)
-        assert (bits < edge) == (force.longer(coin).item() > force.least)
+        assert (bits < edge) == (force.drafts(coin).item() > force.least)

@@ -34,7 +34,7 @@ def test_l6_compaction(
     slots = torch.randperm(200)[: batch * width].view(batch, width).to(device)
     tree = random_tree(batch, width, device, seed=batch)
     ends = random_ends(batch, width, device, seed=1)
-    index = TorchDraftOps().accept_and_trim(tree, tree.tokens.roll(-1, 1), *ends)[0].accept_index
+    index = TorchDraftOps().settle(tree, tree.tokens.roll(-1, 1), *ends, None).taken.accept_index
     layers = [layers_of(shapes, 200, device, dtype) for _ in range(3)]
     TorchDraftOps().compactor(layers[0])(slots, index)
     draft_ops("triton").compactor(layers[1])(slots, index)

@@ -14,24 +14,34 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is first imported
 
 from engine.batch import DraftTree, Finish
+from speculative.accept import Accepted, Settled
 from speculative.ops import DraftOps, TorchDraftOps, draft_ops
 from speculative.tree import chain
 
 
-def same_walk(ops: DraftOps, tree: DraftTree, target: torch.Tensor, ends: tuple) -> tuple:
-    """Checks `accept_and_trim` against the reference; returns its values."""
-    ours, theirs = (x.accept_and_trim(tree, target, *ends) for x in (ops, TorchDraftOps()))
+def same_walk(ops: DraftOps, tree: DraftTree, target: torch.Tensor, ends: tuple) -> Settled:
+    """Checks `settle` against the reference; returns what that found."""
+    ours, theirs = (x.settle(tree, target, *ends, None) for x in (ops, TorchDraftOps()))
     for name in ("accept_index", "n_accepted"):
-        got, expected = getattr(ours[0], name), getattr(theirs[0], name)
+        got, expected = getattr(ours.taken, name), getattr(theirs.taken, name)
         assert got.dtype == torch.int32
         assert torch.equal(got, expected), name
-    valid = theirs[0].accept_index >= 0
-    assert torch.equal(ours[0].emitted[valid], theirs[0].emitted[valid])
-    assert bool(((ours[0].emitted >= 0) & (ours[0].emitted < VOCAB)).all())
-    for got, expected in zip(ours[1:], theirs[1:], strict=True):
-        assert got.dtype == torch.int32
-        assert torch.equal(got, expected)
+    valid = theirs.taken.accept_index >= 0
+    assert torch.equal(ours.taken.emitted[valid], theirs.taken.emitted[valid])
+    assert bool(((ours.taken.emitted >= 0) & (ours.taken.emitted < VOCAB)).all())
+    same_ends(ours, theirs)
     return theirs
+
+
+def same_ends(ours: Settled, theirs: Settled) -> None:
+    for got, expected in ((ours.count, theirs.count), (ours.finish, theirs.finish)):
+        assert got.dtype == expected.dtype == torch.int32
+        assert torch.equal(got, expected)
+
+
+def cut(ops: DraftOps, emitted: torch.Tensor, count: torch.Tensor, ends: tuple) -> Settled:
+    """Runs of `count` tokens, wherever their drafts stood in a tree."""
+    return ops.enter(Accepted(torch.zeros_like(emitted), count - 1, emitted), None, *ends, None)
 
 
 @devices
@@ -66,11 +76,9 @@ def test_walk_and_trim(device: str, width: int, batch: int) -> None:
     for seed in range(3):
         tree = random_tree(batch, width, device, seed)
         target = tokens_of(batch, width, device, seed + 100)
-        taken, _, finish = same_walk(
-            draft_ops("triton"), tree, target, random_ends(batch, width, device, seed + 200)
-        )
-        accepted |= set(taken.n_accepted.tolist())
-        finishes |= set(finish.tolist())
+        found = same_walk(draft_ops("triton"), tree, target, random_ends(batch, width, device, seed + 200))
+        accepted |= set(found.taken.n_accepted.tolist())
+        finishes |= set(found.finish.tolist())
     if batch > 1:  # the cases do cover what they are meant to
         assert finishes == {Finish.NONE, Finish.STOP, Finish.LENGTH}
         assert len(accepted) >= min(width, 3)
@@ -84,8 +92,8 @@ def test_a_chain_is_accepted_up_to_its_first_mistake(device: str, right: int) ->
     target = torch.tensor([[1, 2, 3, 0, 2, 9]] * 2, dtype=torch.int32, device=device)
     target[:, right] = 3 if right != 2 else 1
     ends = random_ends(2, 5, device, seed=right)
-    taken, *_ = same_walk(draft_ops("triton"), chain(wide[:, :5]), target[:, :5], ends)
-    assert taken.n_accepted.tolist() == [right] * 2
+    found = same_walk(draft_ops("triton"), chain(wide[:, :5]), target[:, :5], ends)
+    assert found.taken.n_accepted.tolist() == [right] * 2
 
 
 def edges(device: str, *, stop: int, least: int, most: int) -> tuple:
@@ -118,12 +126,11 @@ def test_e2_e4_p14_an_end_at_every_index(device: str, at: int, width: int) -> No
         (edges(device, stop=2, least=0, most=known + at + 1), Finish.LENGTH),
         (edges(device, stop=2, least=0, most=known - 5), Finish.LENGTH),
     ):
-        kept, finish = draft_ops("triton").trim(emitted, count, *ends)
-        reference = TorchDraftOps().trim(emitted, count, *ends)
-        assert (kept.item(), finish.item()) == (reference[0].item(), reference[1].item())
+        ours, theirs = (cut(ops, emitted, count, ends) for ops in (draft_ops("triton"), TorchDraftOps()))
+        same_ends(ours, theirs)
         early = at if ends[2].max_len[1] > known else 0
         wanted = (early + 1, expected) if early < run and expected else (run, Finish.NONE)
-        assert (kept.item(), finish.item()) == wanted
+        assert (ours.count.item(), ours.finish.item()) == wanted
 
 
 @devices
@@ -134,13 +141,8 @@ def test_trim_alone(device: str, width: int, batch: int) -> None:
     emitted = tokens_of(batch, width + 2, device, seed=5)[:, :width]
     count = torch.tensor([rng.randint(1, width) for _ in range(batch)], dtype=torch.int32, device=device)
     ends = random_ends(batch, width, device, seed=6)
-    for got, expected in zip(
-        draft_ops("triton").trim(emitted, count, *ends),
-        TorchDraftOps().trim(emitted, count, *ends),
-        strict=True,
-    ):
-        assert got.dtype == torch.int32
-        assert torch.equal(got, expected)
+    ours, theirs = (cut(ops, emitted, count, ends) for ops in (draft_ops("triton"), TorchDraftOps()))
+    same_ends(ours, theirs)
 
 
 def test_the_fact_of_a_backend_names_its_operations() -> None:
