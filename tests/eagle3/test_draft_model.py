@@ -3,128 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from eagle3_cases import (
-    CONFIG,
-    HIDDEN,
-    USUAL,
-    VOCAB,
-    Paged,
-    matrix,
-    target_embedding,
-    tensors_of,
-    toy_target,
-    write,
-)
+from draft_variants import BACKENDS, LENGTHS, VARIANTS, Run, close, variant
+from eagle3_cases import HIDDEN, USUAL, VOCAB, Paged, matrix, target_embedding, toy_target, write
 from support.eagle3_reference import ReferenceHead
-from torch import Tensor
 
 from backends.base import AttentionBackend
 from backends.torch_sdpa import TorchSDPA
-from backends.triton import TritonAttention
 from engine.batch import ForwardBatch, Mode, SeqLens
 from speculative.eagle3.checkpoint import load_draft
-from speculative.eagle3.draft import Eagle3Draft
-
-LENGTHS = (37, 21, 5)
-BACKENDS = pytest.mark.parametrize(
-    "backend",
-    [
-        TorchSDPA,
-        pytest.param(TritonAttention, marks=pytest.mark.skipif(torch.cuda.is_available(), reason="compiled")),
-    ],
-)
-
-
-def variant(**changes: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    config = {**CONFIG, **changes}
-    return config, tensors_of(config)
-
-
-def norm_each() -> tuple[dict[str, Any], dict[str, Tensor]]:
-    config, tensors = variant(fc_norm=True)
-    return config, tensors | {f"fc_norm.{i}.weight": matrix(f"n{i}", HIDDEN) for i in range(3)}
-
-
-def norm_all() -> tuple[dict[str, Any], dict[str, Tensor]]:
-    eagle = {**CONFIG["eagle_config"], "norm_before_fc": True}
-    config, tensors = variant(eagle_config=eagle)
-    return config, tensors | {"input_norm.weight": matrix("all", 3 * HIDDEN)}
-
-
-def biased() -> tuple[dict[str, Any], dict[str, Tensor]]:
-    config, tensors = variant(attention_bias=True, bias=True)
-    for name, size in (("q", 64), ("k", 32), ("v", 32), ("o", HIDDEN)):
-        tensors[f"midlayer.self_attn.{name}_proj.bias"] = matrix(name, 1, size)[0]
-    return config, tensors | {"fc.bias": matrix("fc", 1, HIDDEN)[0]}
-
-
-def without_aux() -> tuple[dict[str, Any], dict[str, Tensor]]:
-    config, tensors = variant(eagle_config={"use_aux_hidden_state": False})
-    del tensors["fc.weight"]
-    return config, tensors
-
-
-def one_state_through_fc() -> tuple[dict[str, Any], dict[str, Tensor]]:
-    config, tensors = without_aux()
-    return config, tensors | {"fc.weight": matrix("fc", HIDDEN, HIDDEN)}
-
-
-def own_embedding() -> tuple[dict[str, Any], dict[str, Tensor]]:
-    config, tensors = variant()
-    return config, tensors | {"embed_tokens.weight": matrix("own", VOCAB, HIDDEN)}
-
-
-def tied() -> tuple[dict[str, Any], dict[str, Tensor]]:
-    config, tensors = variant(tie_word_embeddings=True, draft_vocab_size=VOCAB)
-    del tensors["lm_head.weight"]
-    return config, tensors
-
-
-VARIANTS = {
-    "plain": variant,
-    "other-heads": lambda: variant(num_attention_heads=8, num_key_value_heads=4, head_dim=32),
-    "kv-heads-absent": lambda: variant(num_key_value_heads=None),
-    "full-vocabulary": lambda: variant(draft_vocab_size=VOCAB),
-    "norm-output": lambda: variant(norm_output=True),
-    "norm-before-residual": lambda: variant(norm_before_residual=True),
-    "fc-norm": norm_each,
-    "norm-before-fc": norm_all,
-    "biases": biased,
-    "no-aux": without_aux,
-    "no-aux-fc": one_state_through_fc,
-    "own-embedding": own_embedding,
-    "tied": tied,
-}
-
-
-class Run:
-    """A draft and its reference over the same three requests."""
-
-    def __init__(self, folder: Path, made: tuple[dict[str, Any], dict[str, Tensor]]) -> None:
-        config, tensors = made
-        target = toy_target()
-        self.draft = load_draft(write(folder, config, tensors), target)
-        self.reference = ReferenceHead(config, tensors, target_embedding(target.shape))
-        width = HIDDEN * max(1, len(self.draft.aux_layers))
-        generator = torch.Generator().manual_seed(3)
-        self.ids = [torch.randint(0, VOCAB, (n,), generator=generator) for n in LENGTHS]
-        self.states = [torch.randn((n, width), generator=generator) for n in LENGTHS]
-
-    def paged(self, backend: type[AttentionBackend], page_size: int) -> Paged:
-        return Paged(self.draft, backend, page_size, len(LENGTHS))
-
-    def feed(self, paged: Paged, start: int, stop: int, *, verify: bool = False) -> list[Tensor]:
-        ids = [x[start:stop] for x in self.ids]
-        hidden = [self.draft.fuse(x[start:stop]) for x in self.states]
-        return paged.step(ids, hidden, verify=verify)
-
-
-def close(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
 
 
 @BACKENDS
@@ -246,24 +135,19 @@ def test_an_idle_pass_works(weights: str, tmp_path: Path) -> None:
     assert torch.equal(paged.kv[0].k, before)
 
 
-def test_positions_past_its_own_maximum_are_computed_safely(tmp_path: Path) -> None:
-    """The draft was trained for 32 positions, the target for 512: rows past 32 ride along unharmed."""
+def test_positions_past_its_own_maximum_equal_the_reference(tmp_path: Path) -> None:
+    """The draft was trained for 32 positions, the target for 512: rows past 32 are computed as the others."""
     config, tensors = variant(max_position_embeddings=32)
-    draft = load_draft(write(tmp_path, config, tensors), toy_target())
-    assert draft.max_positions == 32
-    paged = Paged(draft, TorchSDPA, 16, 1)
-    out = paged.step([torch.arange(60) % VOCAB], [torch.randn(60, HIDDEN)])[0]
-    assert out.isfinite().all()
-    short = Paged(draft, TorchSDPA, 16, 1)
-    again = short.step([torch.arange(8) % VOCAB], [torch.ones(8, HIDDEN)])[0]
-    fresh = Run(tmp_path, (config, tensors)).reference
-    close(again, fresh.run(torch.arange(8) % VOCAB, torch.ones(8, HIDDEN)))
+    run = Run(tmp_path, (config, tensors))
+    assert run.draft.max_positions == 32
+    ids, states = torch.arange(60) % VOCAB, matrix("states past the maximum", 60, HIDDEN)
+    expected = run.reference.run(ids, states)
+    close(Paged(run.draft, TorchSDPA, 16, 1).step([ids], [states])[0], expected)
 
 
 def test_bfloat16_stays_near(tmp_path: Path) -> None:
     config, tensors = variant()
     draft = load_draft(write(tmp_path, config, tensors), toy_target("bfloat16"))
-    assert isinstance(draft, Eagle3Draft)
     assert draft.kv_layout.dtype == "bfloat16"
     ids, states = torch.arange(30), torch.randn(30, 3 * HIDDEN, generator=torch.Generator().manual_seed(0))
     found = Paged(draft, TorchSDPA, 16, 1).step([ids], [draft.fuse(states.bfloat16())])[0]
