@@ -7,10 +7,12 @@ from collections import Counter
 
 import pytest
 import torch
-from toy_target import Loop, constant_chain, plain, random_chain, random_tree, scripted_chain, toy_logits
+from toy_drafters import constant_chain, random_chain, random_tree, scripted_chain
+from toy_target import Loop, plain, toy_logits
 
-from engine.batch import DraftTree, Finish, SamplingClass, SamplingRow
+from engine.batch import DraftTree, Finish
 from engine.params import SamplingParams, sample_key
+from engine.sampling.asked import SamplingClass, SamplingRow
 from speculative.accept import accept
 
 VOCAB = 8

@@ -14,19 +14,8 @@ import pytest
 import torch
 from law import PROMPT, VOCAB, accepted_share, exact_joint, p_value, run_counts
 from torch import Tensor
-from toy_target import (
-    Drafter,
-    Loop,
-    Rule,
-    constant_chain,
-    exact,
-    likely_chain,
-    likely_tree,
-    plain,
-    random_tree,
-    sampled_drafts,
-    toy_logits,
-)
+from toy_drafters import constant_chain, likely_chain, likely_tree, random_tree, sampled_drafts
+from toy_target import Drafter, Loop, Rule, exact, plain, toy_logits
 
 from engine.acceptance import Acceptance, Asked, Judged
 from engine.batch import DraftTree
