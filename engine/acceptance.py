@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.batch import DraftTree, SamplingClass
+from engine.batch import DraftTree
+from engine.sampling.asked import SamplingClass
 from engine.sampling.columns import SamplingColumns
 from engine.sampling.rng import PURPOSE_ACCEPT, PURPOSE_RESIDUAL, PURPOSE_TOKEN, uniform
 from engine.sampling.sampler import Sampled, Sampler, with_logprobs

@@ -13,9 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from engine.errors import InternalError
-from engine.sampling.asked import NO_LIMIT as NO_LIMIT
-from engine.sampling.asked import SamplingClass as SamplingClass
-from engine.sampling.asked import SamplingRow as SamplingRow
+from engine.sampling.asked import SamplingClass, SamplingRow
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from engine.batch import NO_LIMIT, SamplingClass, SamplingRow
 from engine.build import number
 from engine.errors import UserError
+from engine.sampling.asked import NO_LIMIT, SamplingClass, SamplingRow
 from engine.sampling.limits import MAX_BIASES, MAX_LOGPROBS, MAX_STOP_IDS, MAX_USER_STOP_IDS
 
 _MASK = (1 << 64) - 1

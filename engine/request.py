@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.answers import Completion, Delta, Event, RequestOutput
-from engine.batch import Finish, SamplingRow, TokenLogprob
+from engine.batch import Finish, TokenLogprob
+from engine.sampling.asked import SamplingRow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

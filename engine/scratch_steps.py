@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.batch import Mode, SamplingClass, ScheduledStep
+from engine.batch import Mode, ScheduledStep
 from engine.device_queue import DeviceQueue, Published
 from engine.kv_pool import KVPool
+from engine.sampling.asked import SamplingClass
 from engine.step import Step
 from engine.table import RequestTable
 from engine.upload import BatchRows, ChunkInputs, StepInputs

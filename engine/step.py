@@ -24,9 +24,10 @@ from engine.sampling.sampler import Sampler
 from engine.table import RequestTable
 from engine.upload import BatchRows, ChunkInputs, StepInputs
 from speculative.accept import Accepted
-from speculative.base import DraftView, Observed, PrefillSeen, Speculator
+from speculative.base import Speculator
 from speculative.ops import DraftOps, NodeInputs, Standing
 from speculative.tree import TreeGeometry
+from speculative.views import DraftView, Observed, PrefillSeen
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from engine.runner import ForwardResult, ModelRunner
 from engine.stage_times import StageTimes
 from engine.step import Step, StepOutput
 from engine.upload import StepInputs
-from speculative.base import DraftView, Observed, PrefillSeen, Speculator
+from speculative.base import Speculator
+from speculative.views import DraftView, Observed, PrefillSeen
 
 
 class TimedSpeculator(Speculator):

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.batch import Mode, NewRow, SamplingRow, ScheduledStep
+from engine.batch import Mode, NewRow, ScheduledStep
+from engine.sampling.asked import SamplingRow
 
 Ints = NDArray[np.int32]
 SamplingPacker = Callable[[Sequence[SamplingRow]], Ints]  # n rows -> int32 [n, K]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.batch import SamplingClass
 from engine.metrics import EngineMetrics
 from engine.models.source import Progress
+from engine.sampling.asked import SamplingClass
 from engine.scratch_steps import ScratchSteps
 
 # Tokens of a prompt, each the first past a power of two: the least that takes the next larger tile, whatever

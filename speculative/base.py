@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from engine.batch import DraftTree, KVLayout, LayerKV
 from engine.lazy import lazy_import
-from speculative.views import DraftDraws as DraftDraws
-from speculative.views import DraftView as DraftView
-from speculative.views import Observed as Observed
-from speculative.views import PrefillSeen as PrefillSeen
+from speculative.views import DraftView, Observed, PrefillSeen
 from speculative.width import FixedWidth, StepCosts, WidthPolicy
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """What a drafter may read on the device: before it drafts, after its drafts were verified, after a prefill.
 
-Plain frozen data; knows no algorithm. Importable without torch; users import it from speculative.base.
+Plain frozen data; knows no algorithm. Importable without torch.
 Legend: B requests, W width (drafts + 1), T tokens of a pass, R table rows, C positions a row, H hidden size.
 """
 

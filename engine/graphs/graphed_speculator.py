@@ -13,7 +13,8 @@ from engine.graphs.graphed import GraphedCallable
 from engine.graphs.hesitation import Hesitation
 from engine.graphs.static_rows import StaticRows
 from engine.modes import ModeContext
-from speculative.base import DraftView, Observed, PrefillSeen, Speculator
+from speculative.base import Speculator
+from speculative.views import DraftView, Observed, PrefillSeen
 
 A = TypeVar("A")
 R = TypeVar("R")

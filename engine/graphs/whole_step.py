@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engine.batch import Mode, SamplingClass, ScheduledStep
+from engine.batch import Mode, ScheduledStep
 from engine.graphs.graphed import Graph, GraphedCallable
 from engine.graphs.hesitation import Hesitation
 from engine.graphs.sizes import BatchSizes
 from engine.graphs.static_rows import StaticRows
 from engine.modes import ModeContext
+from engine.sampling.asked import SamplingClass
 from engine.step import Step, StepOutput
 from engine.upload import BatchRows, StepInputs
 

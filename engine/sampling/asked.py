@@ -1,6 +1,6 @@
 """What requests ask of sampling, as plain values: one request's, and the union over those of a batch.
 
-A leaf of the import graph like engine.batch, from which users import it; knows neither tensors nor requests.
+A leaf of the import graph like engine.batch; knows neither tensors nor requests.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.batch import SamplingRow
+from engine.sampling.asked import SamplingRow
 from engine.sampling.limits import MAX_BIASES, MAX_STOP_IDS
 
 Ints = NDArray[np.int32]

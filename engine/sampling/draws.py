@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.sampling.columns import SamplingColumns
 from engine.sampling.rng import PURPOSE_DRAFT, uniform
-from speculative.base import DraftDraws
+from speculative.views import DraftDraws
 
 
 @dataclass(frozen=True)

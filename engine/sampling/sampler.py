@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.batch import SamplingClass
+from engine.sampling.asked import SamplingClass
 from engine.sampling.choose import argmax_tokens, inverse_cdf, sum_rows
 from engine.sampling.columns import SamplingColumns
 from engine.sampling.filters import apply_filters

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.batch import Mode, NewRow, SamplingClass, ScheduledStep
+from engine.batch import Mode, NewRow, ScheduledStep
 from engine.request import Request
+from engine.sampling.asked import SamplingClass
 from speculative.width import WidthChoice
 
 Pages = Sequence[tuple[int, int, int]]

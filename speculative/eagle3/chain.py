@@ -11,11 +11,11 @@ from abc import ABC, abstractmethod
 from torch import Tensor
 
 from engine.batch import DraftTree
-from speculative.base import DraftView
 from speculative.eagle3.draft import Eagle3Draft
 from speculative.eagle3.passes import DraftPasses
 from speculative.sampled import draw_drafts, sampled_chain
 from speculative.tree import chain
+from speculative.views import DraftView
 
 
 class Proposal(ABC):

@@ -19,16 +19,14 @@ from speculative.base import (
     DraftHost,
     DraftMemory,
     DraftTarget,
-    DraftView,
     NoSpeculation,
-    Observed,
-    PrefillSeen,
     RelayField,
     SpecPlan,
     Speculator,
 )
 from speculative.eagle3 import options, source
 from speculative.eagle3.silence import CountsLongRows
+from speculative.views import DraftView, Observed, PrefillSeen
 from speculative.width import StepCosts, WidthPolicy
 
 if TYPE_CHECKING:

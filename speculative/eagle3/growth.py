@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from engine.batch import DraftTree
-from speculative.base import DraftView
 from speculative.eagle3.candidates import Candidates, best_of, first_level, keep, next_level
 from speculative.eagle3.passes import Window
+from speculative.views import DraftView
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from backends.base import AttentionBackend
 from engine.batch import ForwardBatch, Mode, SeqLens
-from speculative.base import DraftHost, DraftView, PrefillSeen
+from speculative.base import DraftHost
 from speculative.eagle3.draft import Eagle3Draft, Leaving
 from speculative.ops import Standing, draft_ops
 from speculative.tree import chain
+from speculative.views import DraftView, PrefillSeen
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from speculative.base import DraftView, RelayField
+from speculative.base import RelayField
 from speculative.eagle3.options import REMEMBERED
 from speculative.eagle3.passes import DraftPasses
+from speculative.views import DraftView
 
 STATES, BEHIND = "eagle3_states", "eagle3_behind"
 

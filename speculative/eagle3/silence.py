@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from engine.batch import ABSENT, DraftTree
 from engine.lazy import lazy_import
-from speculative.base import DraftView
 from speculative.eagle3.options import REMEMBERED
+from speculative.views import DraftView
 from speculative.width import WidthChoice, WidthPolicy
 
 if TYPE_CHECKING:

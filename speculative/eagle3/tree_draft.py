@@ -9,12 +9,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from engine.batch import DraftTree
-from speculative.base import DraftView
 from speculative.eagle3.candidates import Candidates
 from speculative.eagle3.chain import Proposal
 from speculative.eagle3.draft import Eagle3Draft
 from speculative.eagle3.growth import Front, Growth, TreeSize
 from speculative.eagle3.passes import DraftPasses
+from speculative.views import DraftView
 
 
 class Tree(Proposal):

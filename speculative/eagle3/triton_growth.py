@@ -9,10 +9,10 @@ from torch import Tensor
 
 from engine.batch import DraftTree
 from kernels.draft_tree import front, keep_best, next_level
-from speculative.base import DraftView
 from speculative.eagle3.candidates import Candidates
 from speculative.eagle3.growth import Front, TreeSize
 from speculative.eagle3.passes import Window
+from speculative.views import DraftView
 
 
 class TritonGrowth:

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from engine.batch import DraftTree
 from kernels.silence import silence
-from speculative.base import DraftView
 from speculative.eagle3.options import REMEMBERED
 from speculative.eagle3.silence import COLD, TOO_LONG
+from speculative.views import DraftView
 
 
 @dataclass(frozen=True)

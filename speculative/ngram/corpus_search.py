@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from speculative.base import DraftView
 from speculative.ngram.corpus import BREAK, Corpus
 from speculative.ngram.drafts import Found, MatchOptions
+from speculative.views import DraftView
 
 NEIGHBOURS = 16  # places looked at around the best one
 _PROBES = 31  # compared at once: the search takes log32 of the corpus

@@ -14,18 +14,11 @@ from engine.batch import DraftTree
 from engine.build import choice, number
 from engine.errors import UserError
 from engine.lazy import lazy_import
-from speculative.base import (
-    DraftHost,
-    DraftView,
-    Observed,
-    PrefillSeen,
-    RelayField,
-    SpecPlan,
-    Speculator,
-)
+from speculative.base import DraftHost, RelayField, SpecPlan, Speculator
 from speculative.ngram.backoff import NgramWidth, widths_up_to
 from speculative.ngram.checks import MAX_TREE, config_problems, narrows
 from speculative.ngram.signal import FIRST, STREAK
+from speculative.views import DraftView, Observed, PrefillSeen
 from speculative.width import FixedWidth, StepCosts, WidthPolicy
 
 if TYPE_CHECKING:

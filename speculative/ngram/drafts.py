@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.batch import ABSENT, ROOT, DraftTree
-from speculative.base import DraftView
+from speculative.views import DraftView
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from speculative.base import DraftView
 from speculative.ngram.drafts import Found, MatchOptions
+from speculative.views import DraftView
 
 _WORD = 8  # comparisons that are read as one 64-bit integer
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from speculative.base import DraftHost, DraftView
+from speculative.base import DraftHost
 from speculative.ngram.corpus import read_corpus
 from speculative.ngram.corpus_search import DeviceCorpus, TorchCorpus
 from speculative.ngram.drafts import Found, Lookup, MatchOptions, merge
 from speculative.ngram.history import TorchHistory
 from speculative.ngram.notes import Notes, TorchNotes
+from speculative.views import DraftView
 
 if TYPE_CHECKING:
     from speculative.ngram.drafter import Ngram

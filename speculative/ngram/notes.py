@@ -10,9 +10,9 @@ from typing import Protocol
 from torch import Tensor
 
 from engine.batch import DraftTree
-from speculative.base import DraftView
 from speculative.ngram.drafts import Found, tree_of
 from speculative.ngram.signal import FIRST, MOST, STREAK, STREAK_SHIFT
+from speculative.views import DraftView
 
 
 class Notes(Protocol):

@@ -11,10 +11,10 @@ from engine.batch import DraftTree
 from kernels.ngram_corpus import ngram_corpus
 from kernels.ngram_match import ngram_match
 from kernels.ngram_notes import ngram_streak, ngram_tree
-from speculative.base import DraftView
 from speculative.ngram.corpus_search import NEIGHBOURS, DeviceCorpus, choose
 from speculative.ngram.drafts import Found, MatchOptions
 from speculative.ngram.signal import FIRST, MOST, STREAK, STREAK_SHIFT
+from speculative.views import DraftView
 
 
 class TritonHistory:

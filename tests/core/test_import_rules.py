@@ -23,7 +23,7 @@ LEAVES |= {
 }
 # Concrete parts live here; engine may name the contracts, composites and the algorithm-free helpers only.
 ENGINE_MAY = {"backends.base", "backends.two_batch"} | {
-    f"speculative.{n}" for n in ("base", "accept", "tree", "width", "ops", "forced")
+    f"speculative.{n}" for n in ("base", "views", "accept", "tree", "width", "ops", "forced")
 }
 
 

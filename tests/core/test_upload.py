@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from engine.batch import Mode, NewRow, SamplingRow, ScheduledStep
+from engine.batch import Mode, NewRow, ScheduledStep
+from engine.sampling.asked import SamplingRow
 from engine.sampling.columns import pack_rows
 from engine.upload import Uploader
 

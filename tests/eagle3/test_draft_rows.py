@@ -15,7 +15,7 @@ from support.engines import TINY, answers, run
 
 from engine.llm import LLM
 from engine.params import SamplingParams
-from speculative.base import DraftView, Observed
+from speculative.views import DraftView, Observed
 
 KINDS = {"chain": CHAIN, "tree": TREE}
 WIDE = (*CHAIN, "spec.topk=4", "spec.num_steps=3", "spec.num_draft_tokens=16")

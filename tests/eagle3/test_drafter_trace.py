@@ -16,8 +16,8 @@ from torch import Tensor
 
 from engine.batch import ForwardBatch
 from engine.params import SamplingParams
-from speculative.base import DraftView, Observed, PrefillSeen
 from speculative.eagle3.draft import Leaving
+from speculative.views import DraftView, Observed, PrefillSeen
 
 PROMPT = [11, 42, 7, 99, 3, 250, 8, 61, 5, 17]
 PARAMS = SamplingParams(max_tokens=5, ignore_eos=True)

@@ -9,7 +9,7 @@ from support.engines import TINY, answers, run
 
 from engine.batch import SeqLens
 from engine.params import SamplingParams
-from speculative.base import DraftView, Observed
+from speculative.views import DraftView, Observed
 
 SHAPES = {
     "chain": CHAIN,

@@ -11,11 +11,11 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is first imported
 
 from engine.batch import ABSENT, SeqLens
-from speculative.base import DraftView
 from speculative.eagle3.options import REMEMBERED
 from speculative.eagle3.silence import COLD, TOO_LONG, silenced
 from speculative.eagle3.triton_silence import TritonSilenced
 from speculative.tree import chain
+from speculative.views import DraftView
 
 LONGEST = 20
 

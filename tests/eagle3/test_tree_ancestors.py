@@ -15,9 +15,9 @@ from backends.torch_sdpa import TorchSDPA
 from engine.batch import LayerKV, Mode, SeqLens
 from engine.llm import LLM
 from engine.params import SamplingParams
-from speculative.base import DraftView
 from speculative.eagle3.draft import Leaving
 from speculative.eagle3.passes import Window
+from speculative.views import DraftView
 
 PARAMS = SamplingParams(max_tokens=6, ignore_eos=True)
 

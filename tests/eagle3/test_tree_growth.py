@@ -12,9 +12,9 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is first imported
 
 from engine.batch import SeqLens
-from speculative.base import DraftView
 from speculative.eagle3.growth import Front, Growth, TorchGrowth, TreeSize
 from speculative.eagle3.triton_growth import TritonGrowth
+from speculative.views import DraftView
 
 KINDS = ("random", "ties", "certain", "impossible", "broken")
 FIELDS = ("survivors", "tokens", "positions", "source")

@@ -19,7 +19,7 @@ from support.sampling_reference import chi_square_p, distribution
 from engine.batch import DraftTree
 from engine.llm import LLM
 from engine.params import SamplingParams
-from speculative.base import DraftView
+from speculative.views import DraftView
 
 PROMPT = [72, 101, 108, 72]
 VOCAB = 259

@@ -14,7 +14,7 @@ from engine.batch import DraftTree
 from engine.errors import InternalError
 from engine.params import SamplingParams
 from engine.step_costs import as_document
-from speculative.base import DraftView
+from speculative.views import DraftView
 from speculative.width import StepCosts
 
 PROMPTS = [[65 + i, 2 * i, 7, 9, i] * (1 + i) for i in range(4)]

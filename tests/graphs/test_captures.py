@@ -11,7 +11,6 @@ from support.device_drafters import Follower
 from support.drafters import Scripted
 from support.static_attention import ids, static_engine
 
-from engine.batch import SamplingClass
 from engine.errors import InternalError
 from engine.graphs.capture import CpuCapturer
 from engine.graphs.hesitation import MOST_GRAPHS, Hesitation
@@ -19,6 +18,7 @@ from engine.graphs.whole_step import GraphedStep, Kind
 from engine.llm import LLM
 from engine.metrics import EngineMetrics
 from engine.params import SamplingParams
+from engine.sampling.asked import SamplingClass
 from speculative.width import WidthChoice, WidthPolicy
 
 GREEDY = SamplingParams(max_tokens=12, ignore_eos=True)

@@ -8,8 +8,9 @@ import pytest
 import torch
 from support.engines import TINY, make
 
-from engine.batch import Mode, SamplingClass, ScheduledStep
+from engine.batch import Mode, ScheduledStep
 from engine.graphs.recording import record
+from engine.sampling.asked import SamplingClass
 from engine.step import Step
 from engine.upload import BatchRows
 

@@ -14,10 +14,11 @@ from engine import rules
 from engine.batch import ABSENT, ROOT
 from engine.compose import compose
 from engine.errors import UserError
-from speculative.base import DraftHost, Observed
+from speculative.base import DraftHost
 from speculative.ngram.backoff import NgramWidth
 from speculative.ngram.drafter import FIRST, STREAK, Ngram
 from speculative.ngram.signal import Signal, unpack_signal
+from speculative.views import Observed
 from speculative.width import FixedWidth
 
 

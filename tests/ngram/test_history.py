@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from engine.batch import SeqLens
-from speculative.base import DraftView
 from speculative.ngram.drafts import MatchOptions
 from speculative.ngram.history import TorchHistory
+from speculative.views import DraftView
 
 VOCAB = 50
 

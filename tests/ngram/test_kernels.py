@@ -10,12 +10,12 @@ import torch
 from test_history import VOCAB, texts_of, view_of
 
 from engine.batch import SeqLens
-from speculative.base import DraftView
 from speculative.ngram.corpus import build_corpus, join
 from speculative.ngram.corpus_search import DeviceCorpus, TorchCorpus
 from speculative.ngram.drafts import MatchOptions
 from speculative.ngram.history import TorchHistory
 from speculative.ngram.triton_lookups import TritonCorpus, TritonHistory
+from speculative.views import DraftView
 
 CPU = torch.device("cpu")
 CORNERS = [[], [5], [5, 5], [1, 2, 3, 1, 2], [1, 2, 3, 4], [7, 1, 2, 9, 8, 1, 2], [1, 2, 3] * 5]

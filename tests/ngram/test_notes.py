@@ -9,11 +9,11 @@ import torch
 from test_history import view_of
 
 from engine.batch import ABSENT, ROOT
-from speculative.base import DraftView
 from speculative.ngram.drafts import Found
 from speculative.ngram.notes import TorchNotes
 from speculative.ngram.signal import FIRST, MOST, STREAK, STREAK_SHIFT
 from speculative.ngram.triton_lookups import TritonNotes
+from speculative.views import DraftView
 
 BATCHES = (0, 1, 7)
 SHAPES = [(1, 1, 1), (2, 1, 1), (5, 1, 4), (4, 1, 7), (7, 3, 2), (6, 3, 2), (17, 4, 4)]  # width, K, D

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.batch import SamplingRow
+from engine.sampling.asked import SamplingRow
 from engine.sampling.columns import FULL_WORDS, SHORT_WORDS, SamplingColumns, pack, pack_rows
 from engine.sampling.limits import MAX_BIASES, MAX_STOP_IDS, column_bytes
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from engine.batch import SamplingClass
 from engine.build import make_config, target_class
 from engine.errors import UserError
 from engine.params import SamplingConfig, SamplingParams, mix64, problems, sample_key
+from engine.sampling.asked import SamplingClass
 
 CONF = Path(__file__).parents[2] / "conf" / "sampling"
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from support.sampling_reference import distribution, shaped_logits
 
-from engine.batch import SamplingClass, SamplingRow
+from engine.sampling.asked import SamplingClass, SamplingRow
 from engine.sampling.columns import SamplingColumns, pack_rows
 from engine.sampling.sampler import Sampler
 

@@ -22,7 +22,8 @@ from engine.llm import LLM
 from engine.params import SamplingParams
 from engine.scratch_steps import ScratchSteps
 from engine.step_costs import as_document, from_document
-from speculative.base import DraftView, SpecPlan
+from speculative.base import SpecPlan
+from speculative.views import DraftView
 from speculative.width import StepCosts
 
 

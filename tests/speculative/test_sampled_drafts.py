@@ -8,8 +8,8 @@ import torch
 from scipy import stats
 from toy_target import CPU
 
-from engine.batch import SamplingRow
 from engine.params import sample_key
+from engine.sampling.asked import SamplingRow
 from engine.sampling.columns import SamplingColumns, pack_rows
 from engine.sampling.draws import draws_of
 from engine.sampling.rng import PURPOSE_DRAFT, uniform

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from engine.batch import ABSENT, DraftTree, ForwardBatch
-from speculative.base import DraftView, NoSpeculation, RelayField, SpecPlan, Speculator
+from speculative.base import NoSpeculation, RelayField, SpecPlan, Speculator
 from speculative.eagle3.draft import Eagle3Draft, Leaving
 from speculative.tree import chain
+from speculative.views import DraftView
 
 
 def follow_table(prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], vocab: int) -> Tensor:

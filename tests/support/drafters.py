@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from engine.batch import ABSENT, DraftTree
-from speculative.base import DraftView, NoSpeculation, Observed, RelayField, SpecPlan, Speculator
+from speculative.base import NoSpeculation, RelayField, SpecPlan, Speculator
+from speculative.views import DraftView, Observed
 
 
 class Scripted(Speculator):

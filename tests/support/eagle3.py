@@ -15,9 +15,9 @@ from engine.batch import ForwardBatch, KVLayout, LayerKV, Mode, SeqLens
 from engine.kv_pool import KVPool
 from engine.llm import LLM
 from engine.params import SamplingParams
-from speculative.base import DraftView, Observed, PrefillSeen
 from speculative.eagle3.draft import Eagle3Draft, Leaving
 from speculative.eagle3.drafter import HIDDEN, Eagle3
+from speculative.views import DraftView, Observed, PrefillSeen
 from speculative.width import WidthChoice, WidthPolicy
 from support.engines import TINY, make, run
 

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from engine.batch import DraftTree, ForwardBatch
 from engine.llm import LLM
-from speculative.base import DraftView, NoSpeculation, Observed, SpecPlan, Speculator
+from speculative.base import NoSpeculation, SpecPlan, Speculator
 from speculative.eagle3.draft import Leaving
 from speculative.sampled import draw_drafts, sampled_chain
 from speculative.tree import chain
+from speculative.views import DraftView, Observed
 from support.eagle3 import draft_of
 
 

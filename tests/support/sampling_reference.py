@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from engine.batch import SamplingRow
+from engine.sampling.asked import SamplingRow
 
 Floats = NDArray[np.float64]
 
