@@ -5,17 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
-from scheduler_fakes import Rig, letters
+from hash_model import prompt
+from scheduler_rig import Rig
 
 from engine.batch import Mode
 from engine.errors import InternalError
 from engine.params import SamplingParams
 from engine.request import Request, State, expand
 from engine.scheduling.roster import Roster
-
-
-def prompt(count: int, seed: int = 0) -> list[int]:
-    return letters(random.Random(seed), count)
 
 
 def short_work(rig: Rig, count: int) -> None:

@@ -6,7 +6,8 @@ import random
 import time
 
 import pytest
-from scheduler_fakes import Rig, letters
+from hash_model import letters
+from scheduler_rig import Rig
 
 from engine.batch import Mode, StepResult
 from engine.params import SamplingParams

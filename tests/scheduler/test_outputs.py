@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 import pytest
-from scheduler_fakes import Rig, expected, expected_text, letters
+from hash_model import expected, expected_text, prompt
+from scheduler_rig import Rig
 
 from engine.batch import Finish
 from engine.params import SamplingParams
 from engine.request import Request, collect
 from engine.text.stream import Fed
-
-
-def prompt(count: int, seed: int = 0) -> list[int]:
-    return letters(random.Random(seed), count)
 
 
 def alone(count: int, max_tokens: int = 40) -> list[int]:

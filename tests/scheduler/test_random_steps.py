@@ -7,7 +7,8 @@ import random
 from typing import Any
 
 import pytest
-from scheduler_fakes import Rig, letters
+from hash_model import letters
+from scheduler_rig import Rig
 
 STEPS = 210  # per case: 48 cases make 10,080
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
-from scheduler_fakes import Rig, letters
+from hash_model import prompt
+from scheduler_rig import Rig
 
 from engine.errors import InternalError
 from engine.request import State
 from engine.scheduling.growth import PageGrowth
 from engine.scheduling.reservation import Reservation
-
-
-def prompt(count: int, seed: int = 0) -> list[int]:
-    return letters(random.Random(seed), count)
 
 
 @pytest.mark.parametrize("lag", [0, 1])
