@@ -1,12 +1,11 @@
-"""Rules about parts and pairs of parts: model, dtype, attention, draft algorithm, workload, sampling."""
+"""Rules about parts and pairs of parts: model, dtype, attention, draft algorithm, sampling."""
 
 from __future__ import annotations
 
-from engine.conf_tree import conf_tree
 from engine.errors import UserError
 from engine.facts import DRAFT_NODE, DRAFT_SLOTS, Facts, Slot
-from engine.overrides import parse_all
 from engine.rules.base import Answer, Rule, first_problem, not_applicable, ok, unknown, violated
+from engine.rules.questions import arrivals, evaluation, workload
 from speculative.base import Speculator
 
 
@@ -138,65 +137,6 @@ def own_checks(facts: Facts) -> Answer:
         for problem in check(part.config)
     ]
     return first_problem(found, "no part objects to its own values")
-
-
-def workload(facts: Facts) -> Answer:
-    """The prompts can be had."""
-    part = facts.parts.get("workload")
-    if facts.flag("task", "asks", "workload") != "workload":
-        return _no_workload(facts)
-    if part is None or facts.cfg.get("prompt") is not None:
-        return not_applicable("a prompt was given" if part is not None else "no workload")
-    try:
-        part.cls(part.config)
-    except UserError as error:
-        return violated("; ".join(str(error).splitlines()))
-    return ok(f"{facts.named('workload')} can be read")
-
-
-def _no_workload(facts: Facts) -> Answer:
-    usual = f"workload={conf_tree().defaults.get('workload')}"
-    found = parse_all(facts.overrides, conf_tree())
-    ignored = [o.raw for o in found if o.root == "workload" and o.raw != usual]
-    if ignored:
-        return violated(
-            f"{facts.named('task')} asks no workload, so {' and '.join(ignored)} would change nothing; "
-            "leave it out, or use a task that asks one (generate, verify, bench)"
-        )
-    return not_applicable(f"{facts.named('task')} asks no workload")
-
-
-def evaluation(facts: Facts) -> Answer:
-    """The questions, and what their answers are compared with, can be had."""
-    part = facts.parts.get("eval")
-    asked = facts.flag("task", "asks", "workload") == "eval"
-    if part is None or not (asked or getattr(part.cls, "chosen", False)):
-        return not_applicable("no test of accuracy was asked for")
-    if not asked and not facts.flag("task", "shows_violations", False):
-        return violated(
-            f"{facts.named('task')} asks no questions of {facts.named('eval')}; use task=eval, or eval=none"
-        )
-    if asked and facts.cfg.get("prompt") is not None:
-        return violated(
-            f"{facts.named('task')} asks the questions of {facts.named('eval')}; leave prompt out"
-        )
-    try:
-        part.cls(part.config)
-    except UserError as error:
-        return violated("; ".join(str(error).splitlines()))
-    return ok(f"{facts.named('eval')} can be read")
-
-
-def arrivals(facts: Facts) -> Answer:
-    """Times of arrival are heard of by who asks a workload."""
-    if not facts.flag("arrivals", "timed", False):
-        return not_applicable("requests come at once")
-    if facts.flag("task", "asks", "workload") != "workload":
-        return violated(
-            f"{facts.named('task')} hands over all at once, whatever {facts.named('arrivals')} says; "
-            "use arrivals=none, or a task that asks a workload"
-        )
-    return ok(f"requests come by {facts.named('arrivals')}")
 
 
 def sampling(facts: Facts) -> Answer:

@@ -20,6 +20,8 @@ from engine.errors import UserError
 from engine.overrides import check_overrides
 from engine.sweeps.study import Study
 
+INSTEAD = {"prompt": ("workload", "arrivals"), "workload": ("prompt",)}  # what is asked has one source
+
 
 @dataclass(frozen=True)
 class Line:
@@ -78,10 +80,12 @@ def _beside(axes: Sequence[Axis], given: Mapping[str, Axis]) -> list[Axis]:
 
 def _over(base: Mapping[str, Axis], given: Mapping[str, Axis]) -> dict[str, Axis]:
     """`given` in place of the axes with the same key, then its others. Where it exchanges a group's option,
-    what `base` sets inside that group goes: it was meant for another part."""
+    what `base` sets inside that group goes: it was meant for another part. So does what cannot stand beside
+    what it gives."""
     exchanged = {
         key for key in given if key in conf_tree().groups and not _narrows(given[key], base.get(key))
     }
+    exchanged |= {other for key in given for other in INSTEAD.get(_root(key), ())}
     kept = {key: axis for key, axis in base.items() if key in given or _root(key) not in exchanged}
     return {**kept, **given}
 

@@ -20,15 +20,15 @@ from engine.workloads.single import SinglePrompt
 
 if TYPE_CHECKING:
     from engine.tasks.base import TaskContext, TextEngine
-    from engine.text.tokenizer import Tokenizer
+    from engine.text.base import Tokenizer
 
 SEED_LIMIT = 1 << 63
 Message = Mapping[str, str]
 
 
 def load_workload(context: TaskContext) -> Workload:
-    """`prompt=` wins over the workload; else its items carry the arrivals' times. Reads files and standard
-    input now, before a model is read."""
+    """`prompt=` takes the place of the usual workload (the rules refuse it beside a chosen one); else the
+    items carry the arrivals' times. Reads files and standard input now, before a model is read."""
     prompt = context.config.get("prompt")
     if prompt is not None:
         return SinglePrompt(str(prompt), context.stdin)
