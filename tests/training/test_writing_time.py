@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from test_train_eagle3_task import run, task_and_context
 from training_parts import engine
+from training_task import run, task_and_context
 
 from engine.errors import UserError
 from engine.tasks import training_run
