@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from fake_device import FakeDevice
 from hash_model import expected, expected_text
 
+from engine.answers import Delta
 from engine.cache.base import PrefixCache
 from engine.cache.none import NoPrefixCache
 from engine.cache.radix import RadixCache
@@ -14,7 +15,7 @@ from engine.loop import Loop, OverlapLoop, SerialLoop
 from engine.metrics import EngineMetrics
 from engine.params import SamplingParams
 from engine.policy import FirstComeFirstServed, LongestPrefixFirst, SchedulerConfig
-from engine.request import Delta, Request
+from engine.request import Request
 from engine.scheduler import Scheduler
 from engine.text.bytes_tokenizer import ByteTokenizer
 from engine.text.stream import TextStream

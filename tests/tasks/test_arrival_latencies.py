@@ -9,8 +9,8 @@ import pytest
 from paced_jobs import job
 from task_fakes import FakeEngine, context_of, text_of
 
+from engine.answers import Completion, RequestOutput
 from engine.metrics import EngineMetrics
-from engine.request import Completion, RequestOutput
 from engine.runs import RESULT
 from engine.tasks.base import run_task
 from engine.tasks.bench import Bench
