@@ -10,8 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from backends.model_ops import Head as Head
-from backends.model_ops import ModelOps as ModelOps
+from backends.model_ops import ModelOps as ModelOps  # engine may import this file alone of the contract
 from engine.batch import ForwardBatch, HostLens, LayerKV
 from engine.kernel_choices.plans import NO_CHOICES, Choices
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from backends.base import ModelOps
+from backends.model_ops import ModelOps
 from engine.batch import ForwardBatch, LayerKV
 from engine.lazy import lazy_import
 

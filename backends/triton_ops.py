@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from backends.base import Head, ModelOps
+from backends.model_ops import Head, ModelOps
 from backends.triton_products import Products
 from engine.batch import ForwardBatch, LayerKV
 from engine.kernel_choices.plans import BEST, LINEAR, NO_CHOICES, NORM_GATED, NORM_LINEAR, Choices

@@ -21,8 +21,9 @@ import torch
 
 from benchmarks.contenders import BareLoop, Contender, LlamaCpp, Prompts, Syncless, Transformers
 from engine import LLM, SamplingParams
+from engine.code_state import PACKAGE_ROOT, git_state
 from engine.models.embedded import embedded_file
-from engine.provenance import PACKAGE_ROOT, git_state, machine, versions
+from engine.provenance import machine, versions
 from engine.workloads.base import Workload
 from engine.workloads.builtin import BuiltinPrompts
 

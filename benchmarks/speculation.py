@@ -20,8 +20,9 @@ from benchmarks.drafting import PLAIN, Contender, Racing, acceptance, cost_by_wi
 from benchmarks.prompt_sets import PromptSet, prompt_sets
 from benchmarks.tables import preferring
 from engine import LLM
+from engine.code_state import PACKAGE_ROOT, git_state
 from engine.errors import UserError
-from engine.provenance import PACKAGE_ROOT, device_facts, git_state, machine, versions
+from engine.provenance import device_facts, machine, versions
 
 EAGLE3, NGRAM = "eagle3", "ngram"
 CONTENDERS = (

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.provenance import PACKAGE_ROOT, machine, versions
+from engine.code_state import PACKAGE_ROOT
+from engine.provenance import machine, versions
 
 KIB = 1024
 

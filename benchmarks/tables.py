@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.provenance import PACKAGE_ROOT, device_facts, git_state, machine, versions
+from engine.code_state import PACKAGE_ROOT, git_state
+from engine.provenance import device_facts, machine, versions
 
 Row = dict[str, Any]
 _BEGAN = time.perf_counter()

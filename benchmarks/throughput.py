@@ -17,8 +17,8 @@ from benchmarks.ceilings import Ceilings
 from benchmarks.decode import ceiling_section
 from benchmarks.stepping import prompts_of
 from engine import LLM, SamplingParams
+from engine.answers import RequestOutput
 from engine.metrics import difference, rates
-from engine.request import RequestOutput
 
 Counts = dict[str, int | float]
 

@@ -12,18 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from engine.errors import UserError
-from engine.typed import merge, nearest
-
-__all__ = [
-    "choice",
-    "config_keys",
-    "config_problems",
-    "make_config",
-    "nearest",
-    "number",
-    "parts_of",
-    "target_class",
-]
+from engine.typed import merge
 
 ALLOWED_PACKAGES = ("engine", "backends", "speculative", "kernels")
 TARGET = "_target_"

@@ -14,6 +14,7 @@ from typing import Any
 
 from dependency_injector.providers import Object
 
+from engine.answers import Delta, RequestOutput
 from engine.build import make_config, target_class
 from engine.container import EngineContainer
 from engine.errors import UserError
@@ -23,7 +24,7 @@ from engine.loading import LineProgress
 from engine.memory import MemoryPlan
 from engine.models.shape import ModelShape
 from engine.params import SamplingParams, mix64
-from engine.request import Delta, Request, RequestOutput, collect, expand
+from engine.request import Request, collect, expand
 from engine.step_costs import as_document
 from engine.text.base import Tokenizer
 

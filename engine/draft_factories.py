@@ -31,7 +31,7 @@ from engine.scratch_steps import ScratchSteps
 from engine.step import Step
 from engine.step_costs import costs_from
 from engine.table import RequestTable
-from engine.text.tokenizer import Tokenizer
+from engine.text.base import Tokenizer
 from engine.timed import TimedRunner, TimedSpeculator, TimedStep
 from speculative.base import DraftHost, DraftModel, DraftTarget, SpecPlan, Speculator
 from speculative.forced import Forced

@@ -18,7 +18,8 @@ from engine.memory import MemoryPlan, memory_plan
 from engine.needs import USUAL_STATES, Needs
 from engine.overrides import chosen_options
 from engine.pool_size import AUTO, MARGIN_BYTES, Owned, auto_context, cpu_tokens
-from engine.rules import Verdict, verdicts
+from engine.rules import verdicts
+from engine.rules.base import Verdict
 from engine.rules.graphs import host_length_causes, planned_prefills, planned_sizes
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from engine.answers import Delta, RequestOutput
 from engine.core import Closed, EngineCore, Params, Prompt
 from engine.errors import UserError
 from engine.hints import hint_of_launches
 from engine.interrupts import HeldInterrupt
 from engine.models.base import CausalLM
 from engine.params import SamplingParams
-from engine.request import Delta, RequestOutput
 from engine.rules import compose_checked
 from engine.scratch import full_prefill_logits
 from engine.target_states import TargetStates

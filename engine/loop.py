@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from engine.answers import Event
     from engine.executor import Executor
     from engine.futures import StepHandle
-    from engine.request import Event
     from engine.scheduler import Scheduler
 
 

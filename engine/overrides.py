@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_type_hints
 
-from engine.build import nearest
 from engine.conf_tree import ConfTree, Option
 from engine.errors import UserError
 from engine.quoting import quote
+from engine.typed import nearest
 
 _OVERRIDE = re.compile(
     r"(?P<prefix>\+\+|\+|~)?(?P<key>[^=@\s]+)(?P<package>@[^=\s]+)?(?:(?P<equal>=)(?P<value>.*))?", re.DOTALL

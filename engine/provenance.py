@@ -20,7 +20,6 @@ from typing import Any
 from engine import __version__
 from engine.code_state import PACKAGE_ROOT, code_files, code_hash, git_state
 
-__all__ = ["PACKAGE_ROOT", "git_state"]
 PACKAGES = (
     "torch",
     "triton",

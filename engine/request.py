@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.answers import Completion, Delta, Event, RequestOutput
+from engine.answers import Completion, RequestOutput
 from engine.batch import Finish, TokenLogprob
 from engine.sampling.asked import SamplingRow
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from engine.params import SamplingParams
     from engine.scheduling.outputs import TextSource
-
-__all__ = ["Completion", "Delta", "Event", "Request", "RequestOutput", "State", "collect", "expand"]
 
 FINISH_REASONS = {
     Finish.STOP: "stop",

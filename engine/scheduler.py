@@ -9,13 +9,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from engine.answers import Event
 from engine.batch import Finish, Mode, ScheduledStep, StepResult
 from engine.cache.base import PrefixCache
 from engine.cache.ledger import PageLedger
 from engine.errors import InternalError, UserError
 from engine.metrics import EngineMetrics
 from engine.policy import Policy
-from engine.request import Event, Request
+from engine.request import Request
 from engine.scheduling.acceptance_watch import UNWATCHED, AcceptanceWatch
 from engine.scheduling.admission import WaitingRoom
 from engine.scheduling.gate import Gate

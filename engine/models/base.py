@@ -18,7 +18,7 @@ from engine.models.shape import ModelShape
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from engine.text.tokenizer import Tokenizer
+    from engine.text.base import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine.answers import Delta
 from engine.core import Params, Prompt
 from engine.llm import LLM
 from engine.replay.course import Arrival, Closed, End, check_of
 from engine.replay.follow import Recorded
 from engine.replay.recorder import Recorder
-from engine.request import Delta
 from engine.tasks.base import say
 
 PAUSE = 0.0005  # seconds between two looks for a request that is to come

@@ -29,8 +29,6 @@ RULES: tuple[Rule, ...] = (
     *KERNEL_RULES,
 )
 
-__all__ = ["RULES", "Facts", "Rule", "Verdict", "check", "compose_checked", "verdicts", "violations"]
-
 
 def verdicts(facts: Facts) -> tuple[Verdict, ...]:
     """What every rule says."""

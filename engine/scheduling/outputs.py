@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from engine.answers import Delta
 from engine.batch import Finish, TokenLogprob
-from engine.request import Delta, Request
+from engine.request import Request
 
 
 class Fed(Protocol):

@@ -8,11 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from engine.answers import Event
 from engine.batch import Finish, ScheduledStep, StepResult
 from engine.cache.ledger import PageLedger
 from engine.errors import InternalError
 from engine.metrics import EngineMetrics
-from engine.request import Event, Request, State
+from engine.request import Request, State
 from engine.scheduling.acceptance_watch import AcceptanceWatch
 from engine.scheduling.outputs import OutputProcessor
 from engine.scheduling.roster import Roster

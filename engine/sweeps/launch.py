@@ -18,13 +18,13 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig
 
-from engine.build import nearest
 from engine.compose import search_path
 from engine.conf_tree import ROOT_NAME
 from engine.errors import UserError
 from engine.quoting import quote
 from engine.sweeps.folder import JOBS
 from engine.sweeps.process import python_path
+from engine.typed import nearest
 
 LAUNCHER = "hydra/launcher"
 EXTRAS = {"joblib": "joblib", "ray": "ray", "submitit_local": "submitit", "submitit_slurm": "submitit"}

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from engine.provenance import PACKAGE_ROOT
+from engine.code_state import PACKAGE_ROOT
 from engine.sweeps.outcome import Ending, memory_kills
 
 POLL_SECONDS = 0.05

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.build import nearest
 from engine.conf_tree import EXPERIMENTS, STUDIES
 from engine.errors import UserError
 from engine.quoting import quote
 from engine.sweeps.states import FAILURES
+from engine.typed import nearest
 
 RESUME, RETRY, FOLDER = "resume", "retry", "hydra.sweep.dir"
 NOT_HERE = {  # settings of Hydra that have no effect on a sweep: what does instead

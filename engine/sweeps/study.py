@@ -13,9 +13,10 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from engine.build import choice, make_config, nearest, number
+from engine.build import choice, make_config, number
 from engine.conf_tree import CONF, STUDIES, conf_tree
 from engine.errors import UserError
+from engine.typed import nearest
 
 PLAIN = "none"  # the option without overrides of its own: what -m alone uses
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
 
 if TYPE_CHECKING:
+    from engine.answers import Delta, RequestOutput
     from engine.memory import MemoryPlan
     from engine.metrics import EngineMetrics
     from engine.models.shape import ModelShape
     from engine.params import SamplingParams
-    from engine.request import Delta, RequestOutput
     from engine.runs import RunFolder
-    from engine.text.tokenizer import Tokenizer
+    from engine.text.base import Tokenizer
     from speculative.base import SpecPlan
     from speculative.width import StepCosts
 

@@ -16,7 +16,7 @@ from engine.tasks.report import median, percentiles, token_gaps
 from engine.workloads.base import Workload
 
 if TYPE_CHECKING:
-    from engine.request import Completion
+    from engine.answers import Completion
 
 UNFAIR = "not representative"
 MARKS = (UNFAIR, "simulated", "raw prompts")  # beginnings of warnings that stand beside the figures

@@ -19,7 +19,7 @@ from engine.tasks.report import answer_row
 from engine.workloads.base import WorkItem
 
 if TYPE_CHECKING:
-    from engine.request import Delta
+    from engine.answers import Delta
 
 
 @dataclass

@@ -15,8 +15,8 @@ from engine.tasks.interrupts import StopFlag
 from engine.tasks.pace import Pace
 
 if TYPE_CHECKING:
+    from engine.answers import Completion, Delta, RequestOutput
     from engine.params import SamplingParams
-    from engine.request import Completion, Delta, RequestOutput
     from engine.tasks.base import TextEngine
 
 

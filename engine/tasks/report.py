@@ -13,8 +13,8 @@ from engine.tasks.drive import Answer
 from engine.workloads.base import WorkItem
 
 if TYPE_CHECKING:
+    from engine.answers import Completion
     from engine.batch import TokenLogprob
-    from engine.request import Completion
 
 TITLE_WIDTH = 76
 LOWEST = -1e30  # stands for minus infinity: JSON has none

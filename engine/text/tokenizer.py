@@ -1,6 +1,6 @@
 """Tokenizers over the `tokenizers` library, and the loader for a model folder in the usual hub layout.
 
-Knows nothing of weights or GGUF; `Tokenizer` is re-exported as the name that others import.
+Knows nothing of weights or GGUF.
 """
 
 import json
@@ -13,8 +13,7 @@ from typing import Any
 import tokenizers
 
 from engine.errors import UserError
-from engine.text.base import Tokenizer as Tokenizer
-from engine.text.base import TokenizerFacts as TokenizerFacts
+from engine.text.base import Tokenizer, TokenizerFacts
 from engine.text.byte_symbols import symbols_to_bytes
 
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")

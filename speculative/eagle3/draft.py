@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backends.base import AttentionBackend, ModelOps
+from backends.base import AttentionBackend
+from backends.model_ops import ModelOps
 from backends.torch_ops import TorchOps
 from engine.batch import ForwardBatch, KVGroup, KVLayout, LayerKV
 from engine.models.linear import Linear

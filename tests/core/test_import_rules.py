@@ -82,6 +82,41 @@ def test_the_check_sees_a_violation(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert _violations("engine") == ["engine/scheduler.py imports backends.bad"]
 
 
+# What packages offer, and the contract of attention, of which engine may import this file alone.
+PASSED_ON = {"engine.LLM", "engine.SamplingParams", "engine.cli.main", "backends.base.ModelOps"}
+
+
+def _passed_on(path: Path) -> set[str]:
+    """Dotted names that a file imports from modules that only imported them themselves."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
+            continue
+        base = ROOT.joinpath(*node.module.split("."))
+        source = next((p for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists()), None)
+        if source is not None:
+            imported = _imports(source) if node.module.split(".")[0] in ORDER else set()
+            borrowed = {name.rpartition(".")[2] for name in imported if _module_part(name) != name}
+            found |= {f"{node.module}.{a.name}" for a in node.names if a.name in borrowed}
+    return found
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_names_are_imported_from_where_they_live(package: str) -> None:
+    found = {f"{path.relative_to(ROOT)}: {name}" for path in _files(package) for name in _passed_on(path)}
+    assert {line for line in found if line.partition(": ")[2] not in PASSED_ON} == set()
+
+
+def test_a_name_that_was_passed_on_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "home.py").write_text("class Value: ...\n")
+    (tmp_path / "engine" / "shop.py").write_text("from engine.home import Value\nclass Own: ...\n")
+    user = tmp_path / "engine" / "user.py"
+    user.write_text("from engine import home\nfrom engine.shop import Own, Value\n")
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    assert _passed_on(user) == {"engine.shop.Value"}
+
+
 def test_leaves_import_only_leaves() -> None:
     for leaf in LEAVES:
         path = ROOT.joinpath(*leaf.split(".")).with_suffix(".py")

@@ -13,9 +13,9 @@ import pytest
 from support.drafters import Scripted, ScriptedTree
 from support.engines import FAKE, answers, make, run
 
+from engine.answers import RequestOutput
 from engine.llm import LLM
 from engine.params import SamplingParams
-from engine.request import RequestOutput
 
 PROMPT = [65, 3, 7, 9, 250, 1]
 LETTERS = dict.fromkeys(range(97, 123), 40.0)  # the answer is text, so that stop strings can be cut from it

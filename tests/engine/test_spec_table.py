@@ -17,10 +17,10 @@ from support.engines import TINY, make
 from support.sampled import convince
 from test_spec_engine_law import SAMPLINGS as LAWS
 
+from engine.answers import RequestOutput
 from engine.errors import UserError
 from engine.llm import LLM
 from engine.params import SamplingConfig, SamplingParams
-from engine.request import RequestOutput
 
 PROMPTS = [[65 + i, 2 * i, 7, 9, i] * (2 + i) for i in range(4)]
 EOS = 257

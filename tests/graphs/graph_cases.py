@@ -11,9 +11,9 @@ import torch
 from support.device_drafters import Follower, follow_table, teach_drafts
 from support.static_attention import static_engine
 
+from engine.answers import Completion
 from engine.llm import LLM
 from engine.params import SamplingParams
-from engine.request import Completion
 
 VOCAB = 512
 PROMPTS = [[(7 * i + 3 * j * j) % 251 for j in range(3 + 9 * i)] for i in range(6)]

@@ -9,11 +9,11 @@ from support.device_drafters import Follower, teach_drafts
 from support.engines import TINY, make
 from support.waits import forbid_waits
 
+from engine.answers import Completion
 from engine.graphs.capture import make_capturer
 from engine.llm import LLM
 from engine.metrics import rates
 from engine.params import SamplingParams
-from engine.request import Completion
 
 pytestmark = pytest.mark.gpu
 

@@ -7,9 +7,9 @@ from graph_cases import VOCAB, same
 from support.device_drafters import Follower, follow_table
 from support.engines import TINY, make
 
+from engine.answers import Completion
 from engine.llm import LLM
 from engine.params import SamplingParams
-from engine.request import Completion
 
 SMALL = (*TINY, "model.layers=1", "attention=triton", "cache.max_context=48", "sampling.max_tokens=8")
 GRAPH = ("graph=step", "graph.sizes=[1,4]", "overlap.debug=true")

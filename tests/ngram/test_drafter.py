@@ -16,8 +16,8 @@ from engine.compose import compose
 from engine.errors import UserError
 from speculative.base import DraftHost
 from speculative.ngram.backoff import NgramWidth
-from speculative.ngram.drafter import FIRST, STREAK, Ngram
-from speculative.ngram.signal import Signal, unpack_signal
+from speculative.ngram.drafter import Ngram
+from speculative.ngram.signal import FIRST, STREAK, Signal, unpack_signal
 from speculative.views import Observed
 from speculative.width import FixedWidth
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from support.engines import answers
 
+from engine.code_state import PACKAGE_ROOT
 from engine.llm import LLM
 from engine.params import SamplingParams
-from engine.provenance import PACKAGE_ROOT
 
 COSTS = Path(__file__).parent / "step_costs.json"
 PROMPT = "Repeat this sentence five times: the quick brown fox jumps over the lazy dog by the river."

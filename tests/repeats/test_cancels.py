@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from engine.answers import Delta
 from engine.core import EngineCore
-from engine.request import Delta
 from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK
 
 pytestmark = pytest.mark.usefixtures("batch_matters")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from engine.answers import Delta
 from engine.core import EngineCore
 from engine.replay.course import Arrival, Line, read_course
-from engine.request import Delta
 from engine.tasks import drive
 from engine.tasks.base import EXIT_DIFFERENT, EXIT_OK
 from engine.tasks.pace import Pace

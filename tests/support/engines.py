@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from engine import rules
+from engine.answers import RequestOutput
 from engine.compose import compose
 from engine.llm import LLM
 from engine.params import SamplingParams
-from engine.request import RequestOutput
 from speculative.base import Speculator
 
 TINY = ("model=tiny", "model.dtype=float32", "threads=1")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.provenance import PACKAGE_ROOT
+from engine.code_state import PACKAGE_ROOT
 from engine.sweeps.folder import JOB, JOBS, MANIFEST
 
 CRASH = ("model=tiny", "device=cpu", "task=crash")  # jobs that need no torch

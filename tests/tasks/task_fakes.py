@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from engine.answers import Completion, Delta, RequestOutput
 from engine.batch import Mode
 from engine.compose import compose
 from engine.errors import UserError
 from engine.memory import MemoryItem, MemoryPlan
 from engine.metrics import EngineMetrics
 from engine.models.shape import ModelShape
-from engine.request import Completion, Delta, RequestOutput
 from engine.runs import create_run
 from engine.spec_metrics import Run
 from engine.tasks.base import TaskContext

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from engine.code_state import PACKAGE_ROOT, git_state
 from engine.errors import UserError
-from engine.provenance import PACKAGE_ROOT, config_hash, git_state
+from engine.provenance import config_hash
 from engine.runs import RESULT, RUN, RunFolder, create_run, dump_yaml, read_lines, read_run, write_json
 
 CONFIG = {"seed": None, "prompt": "${x} it's 1e3", "model": {"path": "a,b=c@d%e f", "n": 3}}

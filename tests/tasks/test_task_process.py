@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.provenance import PACKAGE_ROOT
+from engine.code_state import PACKAGE_ROOT
 from engine.runs import OUTPUTS, RESULT, read_lines
 
 LONG = ("model=fake", "threads=1", "prompt=count", "sampling.max_tokens=null", "sampling.ignore_eos=true")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.text.base import Tokenizer
 from engine.text.gguf_tokenizer import tokenizer_from_metadata
-from engine.text.tokenizer import Tokenizer
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_smollm2.json").read_text(encoding="utf-8"))
 

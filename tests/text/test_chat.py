@@ -7,10 +7,9 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from engine.errors import UserError
-from engine.text.base import TokenizerFacts
+from engine.text.base import Tokenizer, TokenizerFacts
 from engine.text.bytes_tokenizer import BOS, EOS, ByteTokenizer
 from engine.text.chat import ChatTemplate, check_messages
-from engine.text.tokenizer import Tokenizer
 
 NAMED = {"bos_token": "<s>", "eos_token": "</s>"}
 

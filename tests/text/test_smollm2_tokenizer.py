@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.text.tokenizer import Tokenizer
+from engine.text.base import Tokenizer
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_smollm2.json").read_text(encoding="utf-8"))
 # These bytes have no token (those of them that can occur in UTF-8), so texts with them lose them.

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import UserError
+from engine.text.base import Tokenizer
 from engine.text.bytes_tokenizer import EOS, ByteTokenizer
 from engine.text.gguf_tokenizer import tokenizer_from_metadata
 from engine.text.stream import TextStream
-from engine.text.tokenizer import Tokenizer
 
 TOKENIZER = ByteTokenizer(512)
 TRICKY = "ďábelské 👋🏽 日本 a\u0301\ufffd \U0010ffff"
