@@ -21,7 +21,7 @@ from engine.batch import ForwardBatch, HostLens, LayerKV, Mode
 from engine.build import number
 from engine.errors import UserError
 from engine.lazy import lazy_import
-from kernels.attention_splits import SplitPlan
+from kernels.attention_splits import DECODE_ROWS, Space, SplitPlan
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +37,6 @@ else:
 
 log = logging.getLogger("syncless")
 
-_MOST_ROWS = 64  # of a decode tile; fewer mean more tiles, and those fewer splits
 _PROGRAMS_PER_PROCESSOR = 4  # of a GPU's multiprocessors: enough to hide the latency of scattered loads
 
 
@@ -73,17 +72,13 @@ class TritonAttention(AttentionBackend):
         self.ops = TritonOps(context.choices, early=early)
         tiles = attention_tiles.tiles_for(generation, context.dtype.itemsize, context.head_dim)
         self._tiles = tiles.dependent() if early else tiles
-        self._plan = _split_plan(context.device, config.kv_splits, self._tiles.decode.rows)
-        self._workspace = _workspace(self._plan, context)
+        self._plan = _split_plan(_programs(context.device), config, context.dtype.itemsize)
+        self._workspace = attention_merge.Workspace.allocate(_space(self._plan, context), context.device)
 
     @classmethod
     def workspace_bytes(cls, config: Config, sizes: AttentionSizes, children: Sequence[int]) -> int:
-        plan = SplitPlan(_PROGRAMS_PER_PROCESSOR * sizes.processors, config.kv_splits, _MOST_ROWS)
-        cells = plan.cells(
-            sizes.max_rows, sizes.max_width, sizes.num_heads, sizes.num_kv_heads, sizes.max_context
-        )
-        tiles = plan.split_tiles(sizes.max_rows, sizes.max_width, sizes.num_heads, sizes.num_kv_heads)
-        return (cells * (sizes.head_dim + 2) + tiles) * 4  # fp32 sums and two figures of each; counters
+        programs = _PROGRAMS_PER_PROCESSOR * sizes.processors
+        return _space(_split_plan(programs, config, sizes.element_size), sizes).bytes
 
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
         """Nothing to prepare: the kernels read the batch itself."""
@@ -106,18 +101,23 @@ def _capability(device: torch.device) -> int:
     return 0 if device.type == "cpu" else torch.cuda.get_device_capability(device)[0]
 
 
-def _split_plan(device: torch.device, fixed: int, rows: int) -> SplitPlan:
-    if device.type == "cpu":  # interpreted programs run one after another: a split only adds work
-        return SplitPlan(1, fixed or 1, rows)
-    processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return SplitPlan(_PROGRAMS_PER_PROCESSOR * processors, fixed, rows)
+def _programs(device: torch.device) -> int:
+    """That fill the device; interpreted ones run one after another."""
+    if device.type == "cpu":
+        return 1
+    return _PROGRAMS_PER_PROCESSOR * int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def _workspace(plan: SplitPlan, context: AttentionContext) -> attention_merge.Workspace:
-    positions = -(-context.max_context // context.page_size) * context.page_size
-    shape = context.max_rows, context.max_width, context.num_heads, context.num_kv_heads
-    cells, tiles = plan.cells(*shape, positions), plan.split_tiles(*shape)
-    return attention_merge.Workspace.allocate(cells, tiles, context.head_dim, context.device)
+def _split_plan(programs: int, config: TritonAttention.Config, element_size: int) -> SplitPlan:
+    fixed = config.kv_splits or int(programs == 1)  # where nothing runs side by side, a split only adds work
+    return SplitPlan(programs, fixed, DECODE_ROWS[element_size])
+
+
+def _space(plan: SplitPlan, sizes: AttentionContext | AttentionSizes) -> Space:
+    """What is planned for, and what is allocated."""
+    positions = -(-sizes.max_context // sizes.page_size) * sizes.page_size
+    shape = sizes.max_rows, sizes.max_width, sizes.num_heads, sizes.num_kv_heads
+    return Space(plan.cells(*shape, positions), plan.split_tiles(*shape), sizes.head_dim)
 
 
 def _settle_triton(device_type: str) -> None:

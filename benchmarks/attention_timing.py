@@ -19,7 +19,7 @@ from engine.batch import ForwardBatch, LayerKV, Mode, SeqLens
 from kernels.attention_decode import attention_decode
 from kernels.attention_extend import attention_extend
 from kernels.attention_merge import Workspace
-from kernels.attention_splits import SplitPlan
+from kernels.attention_splits import Space, SplitPlan
 from kernels.attention_tiles import Tile, Tiles
 
 CACHES = 4  # how many times the L2 cache the keys and values of a graph are
@@ -112,7 +112,8 @@ class Bench:
         positions = self.batch.page_table.shape[1] * heads.page
         shape = what.requests, what.new, heads.query, heads.kv
         cells, counters = plan.cells(*shape, positions), plan.split_tiles(*shape)
-        room, tiles = Workspace.allocate(cells, counters, heads.dim, self._q.device), Tiles(tile, tile)
+        room = Workspace.allocate(Space(cells, counters, heads.dim), self._q.device)
+        tiles = Tiles(tile, tile)
         return lambda q, kv: attention_decode(q, kv, self.batch, heads.scale, heads.page, tiles, plan, room)
 
     def extend(self, tile: Tile, plan: SplitPlan) -> Callable[[Tensor, LayerKV], Tensor]:
@@ -120,7 +121,7 @@ class Bench:
         heads, tiles = self.what.heads, Tiles(tile, tile)
         shape = 1, 1, heads.query, heads.kv
         cells = plan.cells(*shape, self.batch.page_table.shape[1] * heads.page)
-        room = Workspace.allocate(cells, plan.split_tiles(*shape), heads.dim, self._q.device)
+        room = Workspace.allocate(Space(cells, plan.split_tiles(*shape), heads.dim), self._q.device)
         return lambda q, kv: attention_extend(q, kv, self.batch, heads.scale, heads.page, tiles, plan, room)
 
     def library(self) -> Callable[[Tensor, LayerKV], Tensor]:

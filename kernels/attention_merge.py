@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.arrivals import arrived_last
+from kernels.attention_splits import Space
 from kernels.attention_tiles import Tile
 from kernels.launch import INTERPRETED, INTERPRETED_TILE, jit, power_of_two
 
@@ -87,12 +88,12 @@ class Workspace:
     arrivals: Tensor
 
     @classmethod
-    def allocate(cls, cells: int, tiles: int, dim: int, device: torch.device) -> Workspace:
-        """cells: query rows * heads * splits; tiles: that may be split; of any launch."""
+    def allocate(cls, space: Space, device: torch.device) -> Workspace:
+        """All of it zeros."""
         return cls(
-            torch.zeros(cells * dim, dtype=torch.float32, device=device),
-            torch.zeros(cells * 2, dtype=torch.float32, device=device),
-            torch.zeros(tiles, dtype=torch.int32, device=device),
+            torch.zeros(space.sums, dtype=torch.float32, device=device),
+            torch.zeros(space.stats, dtype=torch.float32, device=device),
+            torch.zeros(space.arrivals, dtype=torch.int32, device=device),
         )
 
     def holds(self, values: int, grid: tuple[int, int, int]) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MAX_SPLITS = 32
+# Bytes of an element -> rows of a GPU's largest decode tile. Fewer mean more tiles, and those fewer splits.
+DECODE_ROWS = {2: 64, 4: 32}
 _LEAST_SPLIT = 48  # keys that make a split worth its merge; most get 64, as whole blocks
 _WIDE_SPLIT = 256  # of more rows than the smallest tile: their parts are larger, and so is the merge
 _MEDIUM_SPLIT = 128  # where tiles alone keep half of the device busy
@@ -27,6 +29,33 @@ class Splits:
 
     count: int
     least: int
+
+
+@dataclass(frozen=True)
+class Space:
+    """What the splits of launches one after another work in, in values of four bytes: `sums` and `stats` of
+    the parts that they leave, `arrivals` of those that have ended. cells: entries [T, Hq, splits] of any
+    launch; tiles: of any, that may be split; dim: of a head."""
+
+    cells: int
+    tiles: int
+    dim: int
+
+    @property
+    def sums(self) -> int:
+        return self.cells * self.dim
+
+    @property
+    def stats(self) -> int:
+        return self.cells * 2
+
+    @property
+    def arrivals(self) -> int:
+        return self.tiles
+
+    @property
+    def bytes(self) -> int:
+        return (self.sums + self.stats + self.arrivals) * 4
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from kernels.attention_splits import DECODE_ROWS
 from kernels.launch import interpreted_keys, power_of_two
 
 HOPPER = 9  # major compute capability from which a block has 227 KiB of shared memory
@@ -78,28 +79,29 @@ class Tiles:
         return self.extend if rows > half else self.extend.at_most(half)
 
 
-_PLAIN = Tiles(Tile(32, 32), Tile(32, 32))  # fp32 products run on the plain units, out of registers
+_FULL = DECODE_ROWS[2]
+_PLAIN = Tiles(Tile(DECODE_ROWS[4], 32), Tile(32, 32))  # fp32: on the plain units, out of registers
 # (generation, largest head size) -> tiles of 16-bit elements; shared memory: rows + 2 * stages * keys lines
 _TABLE = {
     # A warp for 16 rows: none of a row's sums cross warps. Measured on an H200 at 128, by analogy at 64.
     (HOPPER, 64): Tiles(
-        Tile(64, 64, stages=3),
+        Tile(_FULL, 64, stages=3),
         Tile(128, 64, stages=3),
         (Tile(16, 64, warps=2, stages=4), Tile(32, 64, warps=2, stages=3)),
         Tile(16, 64, warps=2, stages=3),
     ),
     (HOPPER, 128): Tiles(
-        Tile(64, 32, stages=3),
+        Tile(_FULL, 32, stages=3),
         Tile(128, 64, warps=8, stages=3),
         (Tile(16, 32, warps=2, stages=4), Tile(32, 32, warps=2, stages=3)),
         Tile(16, 32, warps=2, stages=3),
         # One or two requests: a split of one new token is one block. From 8 requests on that is slower.
         ((32, Tile(16, 64, registers=168, held=True)), (4, Tile(32, 64, stages=3))),
     ),
-    (HOPPER, 256): Tiles(Tile(64, 32, stages=3), Tile(64, 32, warps=8, stages=3)),
-    (0, 64): Tiles(Tile(64, 64), Tile(64, 64)),
-    (0, 128): Tiles(Tile(64, 64), Tile(64, 64)),
-    (0, 256): Tiles(Tile(64, 32), Tile(64, 32)),
+    (HOPPER, 256): Tiles(Tile(_FULL, 32, stages=3), Tile(64, 32, warps=8, stages=3)),
+    (0, 64): Tiles(Tile(_FULL, 64), Tile(64, 64)),
+    (0, 128): Tiles(Tile(_FULL, 64), Tile(64, 64)),
+    (0, 256): Tiles(Tile(_FULL, 32), Tile(64, 32)),
 }
 
 

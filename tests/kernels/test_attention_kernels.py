@@ -16,6 +16,7 @@ from attention_cases import Case, World, build, close, extend, reference, verify
 
 from kernels import attention_tile
 from kernels.attention_merge import Partial, Workspace
+from kernels.attention_splits import Space
 from kernels.attention_tile import grid_of, launch
 from kernels.attention_tiles import Tile
 from kernels.launch import power_of_two
@@ -45,10 +46,10 @@ NAMES = ["decode", "tree", "chain", "extend", "window"]
 
 def room_for(world: World, tile: Tile, splits: int) -> Workspace:
     """Sums and stats hold nothing that may be read."""
-    case, unsplit = world.case, Workspace.allocate(0, 0, 1, world.context.device)
+    case, unsplit = world.case, Workspace.allocate(Space(0, 0, 1), world.context.device)
     grid = grid_of(world.batch, case.heads, case.kv_heads, tile, Partial(splits, 1, unsplit))
     cells = world.q.shape[0] * case.heads * splits
-    room = Workspace.allocate(cells, grid[0] * grid[1], case.dim, world.context.device)
+    room = Workspace.allocate(Space(cells, grid[0] * grid[1], case.dim), world.context.device)
     room.sums.fill_(float("nan"))
     room.stats.fill_(float("nan"))
     return room

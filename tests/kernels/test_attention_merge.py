@@ -18,6 +18,7 @@ from attention_cases import Case, World, build, close, extend, reference, run, v
 from backends.triton import TritonAttention
 from engine.batch import SeqLens, kv_slots
 from kernels.attention_merge import Partial, Workspace, merge_sizes
+from kernels.attention_splits import Space
 from kernels.attention_tile import grid_of, launch
 from kernels.attention_tiles import Tile
 from kernels.launch import INTERPRETED
@@ -51,10 +52,10 @@ class Launches:
     def __init__(self, world: World, splits: int, least: int = 1) -> None:
         case = world.case
         self.world = world
-        empty = Workspace.allocate(0, 0, 1, world.context.device)
+        empty = Workspace.allocate(Space(0, 0, 1), world.context.device)
         grid = grid_of(world.batch, case.heads, case.kv_heads, TILE, Partial(splits, least, empty))
         cells = world.q.shape[0] * case.heads * splits
-        self.room = Workspace.allocate(cells, grid[0] * grid[1], case.dim, world.context.device)
+        self.room = Workspace.allocate(Space(cells, grid[0] * grid[1], case.dim), world.context.device)
         self._partial = Partial(splits, least, self.room)
 
     def once(self, world: World | None = None) -> torch.Tensor:
@@ -148,7 +149,7 @@ def test_a_backend_keeps_its_counters_at_zero(device: str, dtype: torch.dtype, k
 
 @pytest.mark.parametrize(("values", "grid", "fits"), [(64, (2, 3, 4), True), (65, (2, 3, 4), False)])
 def test_what_a_workspace_holds(values: int, grid: tuple[int, int, int], fits: bool) -> None:
-    room = Workspace.allocate(4, 6, 16, torch.device("cpu"))
+    room = Workspace.allocate(Space(4, 6, 16), torch.device("cpu"))
     assert room.holds(values, grid) is fits
     assert room.holds(values, (7, 1, 2)) is False
 

@@ -19,8 +19,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention_splits import SplitPlan
-
 PROCESSORS, CAPABILITY = 132, 9  # an H200's
 GUIDES = ("_opening", "_node_inputs", "_accept_tree", "_enter_run")
 
@@ -70,7 +68,7 @@ def _choose_as_on_a_gpu(patch: pytest.MonkeyPatch) -> None:
             patch.setattr(module, "INTERPRETED", False)
     patch.setattr(backend, "_settle_triton", lambda device: None)
     patch.setattr(backend, "_capability", lambda device: CAPABILITY)
-    patch.setattr(backend, "_split_plan", lambda device, fixed, rows: SplitPlan(4 * PROCESSORS, fixed, rows))
+    patch.setattr(backend, "_programs", lambda device: 4 * PROCESSORS)
     patch.setattr(backend.TritonAttention, "dtypes", {"cpu": ("bfloat16",)})
 
 
