@@ -5,40 +5,26 @@ Importable without torch. Knows no loop; every count comes from token ids and co
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.build import choice, number
 from engine.errors import UserError
 from engine.graphs.cost import cost_rows
-from engine.metrics import difference
 from engine.params import SamplingParams
-from engine.runs import OUTPUTS, WORKLOAD
-from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, Outcome, Task, TaskContext, TextEngine
-from engine.tasks.bench_report import Goal, Measured, bench_table, medians, warnings_of
-from engine.tasks.bench_spec import compared, spec_result, spec_warnings
-from engine.tasks.dialogues import Dialogues
-from engine.tasks.drive import Job, Watch, run_jobs
-from engine.tasks.generate import record_engine
+from engine.runs import OUTPUTS
+from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, Outcome, Task, TaskContext
+from engine.tasks.bench_report import Goal, bench_table, medians, warnings_of
+from engine.tasks.bench_side import Side
+from engine.tasks.bench_spec import compared, order_warnings, spec_result, spec_warnings
+from engine.tasks.bench_turns import Order, run_alone, run_both
 from engine.tasks.interrupts import StopFlag
-from engine.tasks.memory_use import peak_memory_bytes
-from engine.tasks.progress import RequestProgress
 from engine.tasks.report import answer_row
-from engine.tasks.requests import load_workload, make_jobs, sampling_params
-from engine.workloads.base import WorkItem, Workload
+from engine.tasks.requests import load_workload, sampling_params
+from engine.workloads.base import Workload
 
 PLAIN = ("spec=none",)
-
-
-@dataclass(frozen=True)
-class Benched:
-    """An engine that was measured, and closed since."""
-
-    engine: TextEngine
-    items: Sequence[WorkItem]
-    runs: Sequence[Measured]
 
 
 class Bench(Task):
@@ -50,8 +36,8 @@ class Bench(Task):
     class Config(Task.Config):
         """warmup: runs that are not counted. concurrency: requests in flight, null: all of them. raw: without
         the chat template. ignore_eos: every answer has max_tokens tokens; off, since text past its end
-        flatters drafters. reference: with drafts, plain decoding is measured too. keep_cache: runs find the
-        prefixes that the runs before left; off, since repeats would otherwise measure no prefill.
+        flatters drafters. reference: with drafts, plain decoding takes turns with them. keep_cache: runs find
+        the prefixes that the runs before left; off, since repeats would otherwise measure no prefill.
         ttft_limit_ms, tpot_limit_ms: what a request may take to count for the goodput."""
 
         format: str = choice("text", ("text", "json"))
@@ -77,85 +63,56 @@ class Bench(Task):
             raise UserError(
                 "task.ignore_eos=true with sampling.max_tokens=null would fill the context: set one"
             )
-        plain = plain_config(context) if self._config.reference else None
         with StopFlag(context.stderr) as stop:
-            bench = self._bench(context, context.config, workload, params, stop, record=True)
-            against = None
-            if plain is not None and bench.runs and not stop.requested:
-                against = self._bench(context, plain, workload, params, stop, record=False)
+            own, plain, order = self._measured(context, workload, params, stop)
             stopped = stop.requested
-        if bench.runs:
-            rows = (
-                answer_row(a, bench.items[a.job.key], a.job.key, a.job.turn) for a in bench.runs[-1].answers
-            )
+        if own.runs:
+            rows = (answer_row(a, own.items[a.job.key], a.job.key, a.job.turn) for a in own.runs[-1].answers)
             context.folder().write_lines(OUTPUTS, rows)
-        result = self._result(context, bench, against, workload, stopped)
-        text = bench_table(result) if bench.runs and self._config.format == "text" else ""
+        result = self._result(context, own, plain, order, workload, stopped)
+        text = bench_table(result) if own.runs and self._config.format == "text" else ""
         if not text:  # the table has the warnings in it
             for line in result["warnings"]:
                 print(f"warning: {line}", file=context.stderr)
         return Outcome(result, text, EXIT_INTERRUPTED if stopped else EXIT_OK)
 
-    def _bench(
-        self,
-        context: TaskContext,
-        config: Mapping[str, Any],
-        workload: Workload,
-        params: SamplingParams,
-        stop: StopFlag,
-        *,
-        record: bool,
-    ) -> Benched:
-        """Build, warm up, measure, close. record: this is the run that the folder is about."""
-        engine = context.make_engine(config)
-        try:
-            items = workload.items(engine.shape.vocab_size)
-            if record:
-                record_engine(context, engine)
-                context.folder().write_lines(WORKLOAD, (item.as_row() for item in items))
-            engine.metrics.stages.on = True
-            jobs = make_jobs(engine, items, params, self._config.raw)
-            what = "bench" if record else "plain decoding"
-            return Benched(engine, items, self._measure(context, engine, items, jobs, stop, what))
-        finally:
-            engine.close()
-
-    def _measure(
-        self,
-        context: TaskContext,
-        engine: TextEngine,
-        items: Sequence[WorkItem],
-        jobs: Sequence[Job],
-        stop: StopFlag,
-        what: str,
-    ) -> list[Measured]:
-        runs: list[Measured] = []
-        for number_ in range(self._config.warmup + self._config.repeats):
-            if not self._config.keep_cache:
-                engine.forget_prefixes()
-            talk = Dialogues(engine, items, context.stderr)
-            run = _one_run(engine, talk, jobs, stop, self._config.concurrency, context, what)
-            if stop.requested:
-                break
-            if number_ >= self._config.warmup:
-                runs.append(run)
-        return runs
+    def _measured(
+        self, context: TaskContext, workload: Workload, params: SamplingParams, stop: StopFlag
+    ) -> tuple[Side, Side | None, Order]:
+        """The configuration, and plain decoding where the two are compared; both closed."""
+        options = self._config
+        reference = plain_config(context) if options.reference else None
+        with closing(Side(context, context.config, workload, params, options, stop, record=True)) as own:
+            if reference is None:
+                return own, None, run_alone(own, options.repeats)
+            with closing(Side(context, reference, workload, params, options, stop, record=False)) as plain:
+                return own, plain, run_both(own, plain, options.repeats, options.warmup, stop)
 
     def _result(
-        self, context: TaskContext, bench: Benched, against: Benched | None, workload: Workload, stopped: bool
+        self,
+        context: TaskContext,
+        own: Side,
+        plain: Side | None,
+        order: Order,
+        workload: Workload,
+        stopped: bool,
     ) -> dict[str, Any]:
-        engine, runs = bench.engine, bench.runs
+        engine, runs = own.engine, own.runs
         figures = medians(runs, Goal(self._config.ttft_limit_ms, self._config.tpot_limit_ms))
         drafted = sum(run.counts["drafted_tokens"] for run in runs)
-        warnings = warnings_of(context.config, workload, runs, self._config.ignore_eos)
+        warnings = [
+            *warnings_of(context.config, workload, runs, self._config.ignore_eos),
+            *spec_warnings(engine, drafted, self._config.raw),
+            *order_warnings(order.alone if plain is not None and plain.runs else ""),
+        ]
         return {
             "task": "bench",
             "interrupted": stopped,
             **figures,
             "spec": spec_result(engine, [run.spec for run in runs], [run.counts for run in runs]),
-            **compared(figures, None if against is None else medians(against.runs)),
+            **compared(figures, None if plain is None else medians(plain.runs), order.alone),
             "captures": cost_rows(engine.metrics.captures),
-            "peak_memory_bytes": peak_memory_bytes(engine.device),
+            "peak_memory_bytes": order.peak,
             "requests": len(runs[-1].answers) if runs else 0,
             "concurrency": self._config.concurrency,
             "warmup": self._config.warmup,
@@ -166,7 +123,7 @@ class Bench(Task):
             "device": engine.device,
             "dtype": engine.dtype,
             "representative": workload.representative,
-            "warnings": [*warnings, *spec_warnings(engine, drafted, self._config.raw)],
+            "warnings": warnings,
         }
 
 
@@ -174,22 +131,3 @@ def plain_config(context: TaskContext) -> dict[str, Any] | None:
     """The same configuration without drafts; None where it has none already."""
     plain = context.compose(PLAIN)
     return None if context.config["spec"] == plain["spec"] else {**context.config, "spec": plain["spec"]}
-
-
-def _one_run(
-    engine: TextEngine,
-    talk: Dialogues,
-    jobs: Sequence[Job],
-    stop: StopFlag,
-    concurrency: int | None,
-    context: TaskContext,
-    what: str,
-) -> Measured:
-    """All jobs once. Counters are differences: what ran before never leaks in."""
-    before, drafts, start = engine.metrics.snapshot(), engine.metrics.spec_counts(), time.perf_counter()
-    with RequestProgress(context.stderr, talk.total(jobs), what) as progress:
-        watch = Watch(on_answer=progress.finished, follow=talk.follow)
-        answers = run_jobs(engine, jobs, stop, watch, concurrency=concurrency)
-    seconds = time.perf_counter() - start
-    counts: Mapping[str, int | float] = difference(before, engine.metrics.snapshot())
-    return Measured(answers, seconds, counts, engine.metrics.spec_counts().since(drafts))

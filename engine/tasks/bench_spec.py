@@ -12,6 +12,7 @@ from typing import Any
 
 from engine.spec_metrics import NOTHING, SpecCounts, spec_figures
 from engine.tasks.base import TextEngine
+from engine.tasks.report import median
 
 Figures = Mapping[str, Any]
 
@@ -31,15 +32,25 @@ def spec_result(
     }
 
 
-def compared(figures: Figures, plain: Figures | None) -> dict[str, Any]:
+def compared(figures: Figures, plain: Figures | None, alone: str = "") -> dict[str, Any]:
     """speedup: output tokens a second over plain decoding's. step_cost: a decode step in plain decode steps.
-    Null where there is nothing to compare with."""
-    if plain is None or not figures or not plain:
-        return {"speedup": None, "step_cost": None, "plain": None}
+    Each is the median over pairs of runs that took turns; low and high are the ends of those speed-ups. Where
+    plain decoding had to come last (alone: why), it is the ratio of the medians, and nothing is paired. Null
+    where there is nothing to compare with."""
+    if plain is None or not figures["runs"] or not plain["runs"]:
+        return dict.fromkeys(("speedup", "step_cost", "speedup_pairs", "in_turns", "plain"))
     kept = ("output_tokens_per_s", "decode_step_ms", "ttft_ms", "itl_ms", "decode_batch")
+    both = [(figures, plain)] if alone else list(zip(figures["runs"], plain["runs"], strict=False))
+    speedups, costs = (
+        [ratio for own, other in both if (ratio := _ratio(own[name], other[name])) is not None]
+        for name in ("output_tokens_per_s", "decode_step_ms")
+    )
+    ends = {"ratios": speedups, "low": min(speedups, default=None), "high": max(speedups, default=None)}
     return {
-        "speedup": _ratio(figures["output_tokens_per_s"], plain["output_tokens_per_s"]),
-        "step_cost": _ratio(figures["decode_step_ms"], plain["decode_step_ms"]),
+        "speedup": median(speedups),
+        "step_cost": median(costs),
+        "speedup_pairs": None if alone else ends,
+        "in_turns": not alone,
         "plain": {name: plain[name] for name in kept},
     }
 
@@ -65,8 +76,18 @@ def spec_lines(result: Mapping[str, Any], mark: str) -> list[str]:
     if result["speedup"] is not None:
         cost = "-" if result["step_cost"] is None else f"{result['step_cost']:.2f}"
         lines.append(f"  cost of a step     {cost} plain decode steps")
-        lines.append(f"  speed-up           {result['speedup']:.2f}x over plain decoding in this run{mark}")
+        lines.append(
+            f"  speed-up           {result['speedup']:.2f}x over plain decoding, {_paired(result)}{mark}"
+        )
     return lines
+
+
+def order_warnings(alone: str) -> list[str]:
+    """What a speed-up is worth whose two sides did not take turns; alone: why, empty where they did."""
+    return [
+        "not in turns: plain decoding ran after all repeats with drafts, so the speed-up holds whatever made "
+        f"the machine slower or faster meanwhile; {alone}, and a smaller cache.tokens leaves room for both"
+    ] * bool(alone)
 
 
 def spec_warnings(engine: TextEngine, drafted: float, raw: bool) -> list[str]:
@@ -81,6 +102,15 @@ def spec_warnings(engine: TextEngine, drafted: float, raw: bool) -> list[str]:
             "raw prompts: this model has a chat template, and acceptance without it is not what its users get"
         )
     return found
+
+
+def _paired(result: Mapping[str, Any]) -> str:
+    """How far the speed-ups of single pairs lie apart."""
+    pairs = result["speedup_pairs"]
+    if pairs is None:
+        return "one after the other"
+    spread = f", {pairs['low']:.2f}x to {pairs['high']:.2f}x" if len(pairs["ratios"]) > 1 else ""
+    return f"{len(pairs['ratios'])} pair(s) in turns{spread}"
 
 
 def _shares(counts: Mapping[str, int]) -> str:

@@ -57,15 +57,18 @@ def test_an_answer_of_a_chat_that_was_stopped(run: Any, again: Any, press: Any) 
 
 
 @pytest.mark.parametrize(
-    "overrides",
+    ("turns", "overrides"),
     [
-        ("sampling.max_tokens=40",),
-        ("sampling.max_tokens=40", "overlap=none", "scheduler.max_running=3"),
-        ("sampling.max_tokens=10", "task=bench", "task.repeats=5", "task.concurrency=2"),
+        (12, ("sampling.max_tokens=40",)),
+        (12, ("sampling.max_tokens=40", "overlap=none", "scheduler.max_running=3")),
+        (150, ("sampling.max_tokens=10", "task=bench", "task.repeats=5", "task.concurrency=2")),
+        (60, ("sampling.max_tokens=10", "task=bench", "spec=ngram", "spec.adaptive=false")),  # in turns
     ],
 )
-def test_a_run_that_was_interrupted(run: Any, again: Any, press: Any, overrides: tuple[str, ...]) -> None:
-    press(150 if "task=bench" in overrides else 12)
+def test_a_run_that_was_interrupted(
+    run: Any, again: Any, press: Any, turns: int, overrides: tuple[str, ...]
+) -> None:
+    press(turns)
     folder = run(*overrides, code=EXIT_INTERRUPTED)
     code, out, report = again(folder)
     assert (code, report["identical"], report["courses"][0]["parted"]) == (EXIT_OK, True, None), out

@@ -1,0 +1,87 @@
+"""Who is measured when: a configuration and plain decoding take turns, so that a machine that gets slower or
+faster meanwhile does so for both. Importable without torch. Knows sides and memory; no figure.
+"""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+
+from engine.errors import UserError
+from engine.memory import human
+from engine.tasks.base import TextEngine
+from engine.tasks.bench_side import Side
+from engine.tasks.interrupts import StopFlag
+from engine.tasks.memory_use import free_memory_bytes, is_out_of_memory, peak_memory_bytes
+
+
+@dataclass(frozen=True)
+class Order:
+    """peak: memory that the measured side took, in bytes, before there was another. alone: why the two did
+    not take turns; empty where they did, or where there is one side only."""
+
+    peak: int
+    alone: str = ""
+
+
+def run_alone(own: Side, repeats: int) -> Order:
+    """All repeats of one side."""
+    own.prepare()
+    for _ in range(repeats):
+        own.once()
+    return Order(peak_memory_bytes(own.engine.device))
+
+
+def run_both(own: Side, plain: Side, repeats: int, warmup: int, stop: StopFlag) -> Order:
+    """`own` and `plain` in turns: A B, B A, A B and so on, each pair close in time. Where two engines do not
+    fit into memory, plain decoding comes after all the others, as the Order says."""
+    own.prepare()
+    if not warmup:  # a run makes known what the engine takes; the pair's other half follows the building
+        own.once()
+    peak = peak_memory_bytes(own.engine.device)
+    if stop.requested:
+        return Order(peak)
+    alone = _no_room(own.engine) or _refused(plain)
+    if alone:
+        _one_after_the_other(own, plain, repeats, stop)
+    else:
+        _in_turns(own, plain, repeats)
+    return Order(peak, alone)
+
+
+def _in_turns(own: Side, plain: Side, repeats: int) -> None:
+    for number in range(repeats):
+        for side in (own, plain) if number % 2 == 0 else (plain, own):
+            if len(side.runs) <= number:
+                side.once()
+
+
+def _one_after_the_other(own: Side, plain: Side, repeats: int, stop: StopFlag) -> None:
+    while len(own.runs) < repeats and not stop.requested:
+        own.once()
+    own.close()
+    if not stop.requested:
+        run_alone(plain, repeats)
+
+
+def _no_room(engine: TextEngine) -> str:
+    """Why a second engine of this size has no place beside it, as far as that is known beforehand: plain
+    decoding takes no more than drafts do."""
+    need, free = engine.memory_plan.total, free_memory_bytes(engine.device)
+    if free is None or need <= free:
+        return ""
+    return f"a second engine takes up to {human(need)} and {human(free)} are free"
+
+
+def _refused(plain: Side) -> str:
+    """Prepare it; why that could not be done beside the other engine, empty where it could."""
+    try:
+        plain.prepare()
+        return ""
+    except (UserError, MemoryError, RuntimeError) as error:
+        if not isinstance(error, UserError) and not is_out_of_memory(error):
+            raise
+        reason = str(error).partition("\n")[0] or "memory ran out"
+    plain.reset()
+    gc.collect()  # what was half built refers to itself
+    return reason
