@@ -149,8 +149,8 @@ def _rounds(timer: Timer, batch: int, kinds: Sequence[Kind], limit: float, clock
 
 
 def _scatter(times: Sequence[float]) -> float:
-    fastest, *others = sorted(times)
-    return others[0] / fastest - 1 if others else 0.0
+    fastest, second, *_ = sorted(times)
+    return second / fastest - 1
 
 
 def _disorder(costs: Sequence[float]) -> float:

@@ -82,8 +82,9 @@ def _measured(place: Path, key: Mapping[str, Any], gauge: Measures) -> StepCosts
         _keep(place, key, found.costs)
         return found.costs
     logger.warning(
-        "the step costs that were measured serve this run and are not kept: repeats of a step differ by "
-        "%.0f%%, more than %.0f%%, as they do while other programs use the machine",
+        "the step costs that were measured serve this run and are not kept: repeats of a step differ, or "
+        "a wider step was cheaper than a narrower one, by %.0f%%, more than %.0f%%, as happens while other "
+        "programs use the machine",
         100 * found.scatter,
         100 * STEADY,
     )

@@ -59,7 +59,7 @@ def _bits(values: Iterable[float]) -> Ints:
 
 
 class SamplingColumns:
-    """Device columns [R]; see engine.batch.SamplingRow for their meaning.
+    """Device columns [R]; see engine.sampling.asked.SamplingRow for their meaning.
 
     key int64; stop_ids int32 [R, MAX_STOP_IDS] and bias_ids int32 [R, MAX_BIASES] are -1 padded,
     bias_values fp32. output_counts int32 [R, V] and prompt_mask bool [R, V] exist when `penalties` are

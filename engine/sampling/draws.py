@@ -1,4 +1,4 @@
-"""Temperatures and coins for drafts that are drawn at random: the step's side of speculative.base.DraftDraws.
+"""Temperatures and coins for drafts drawn at random: the step's side of speculative.views.DraftDraws.
 
 Knows the sampling columns; no drafter.
 """

@@ -101,7 +101,7 @@ class Bench(Task):
         figures = medians(runs, Goal(self._config.ttft_limit_ms, self._config.tpot_limit_ms))
         drafted = sum(run.counts["drafted_tokens"] for run in runs)
         warnings = [
-            *warnings_of(context.config, workload, runs, self._config.ignore_eos),
+            *warnings_of(workload, runs, self._config.ignore_eos),
             *spec_warnings(engine, drafted, self._config.raw),
             *order_warnings(order.alone if plain is not None and plain.runs else ""),
         ]

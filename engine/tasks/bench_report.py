@@ -108,9 +108,7 @@ def medians(runs: Sequence[Measured], goal: Goal = Goal()) -> dict[str, Any]:
     return {**(_median_of(each) if each else {}), "runs": each}
 
 
-def warnings_of(
-    config: Mapping[str, Any], workload: Workload, runs: Sequence[Measured], ignore_eos: bool
-) -> list[str]:
+def warnings_of(workload: Workload, runs: Sequence[Measured], ignore_eos: bool) -> list[str]:
     """What would mislead a reader who sees the numbers alone."""
     drafted = sum(run.counts["drafted_tokens"] for run in runs)
     found = []

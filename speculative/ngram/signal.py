@@ -22,11 +22,6 @@ class Signal:
     streak: int
 
 
-def pack_signal(signal: Signal) -> int:
-    """The device computes the same: match + (streak << 8)."""
-    return min(signal.match, MOST) | min(signal.streak, MOST) << STREAK_SHIFT
-
-
 def unpack_signal(packed: int) -> Signal:
-    """Inverse of `pack_signal`."""
+    """What the device made: match | streak << 8."""
     return Signal(packed & MOST, packed >> STREAK_SHIFT & MOST)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is first imported
 
 from backends.base import AttentionContext, AttentionSizes
 from backends.triton import TritonAttention

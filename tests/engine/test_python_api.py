@@ -59,6 +59,15 @@ def test_ctrl_c_within_a_step_leaves_the_engine_usable(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_a_chat_as_it_comes_is_the_chat(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "hello"}]
+    whole = llm.chat(messages, SHORT).completions[0]
+    pieces = list(llm.chat_stream(messages, SHORT))
+    assert len(pieces) > 1
+    assert tuple(i for piece in pieces for i in piece.token_ids) == whole.token_ids
+    assert "".join(piece.text for piece in pieces) == whole.text
+
+
 def test_ctrl_c_in_a_stream_leaves_other_streams_whole(llm: LLM) -> None:
     expected = llm.generate(["one"], SHORT)[0].completions[0].token_ids
     other, stopped = llm.stream("one", SHORT), llm.stream("two", SamplingParams(max_tokens=50))

@@ -14,10 +14,15 @@ from speculative.ngram.backoff import (
     expected_run,
     widths_up_to,
 )
-from speculative.ngram.signal import MOST, Signal, pack_signal, unpack_signal
+from speculative.ngram.signal import MOST, STREAK_SHIFT, Signal, unpack_signal
 from speculative.width import FixedWidth, StepCosts, WidthPolicy
 
 LAG = 2  # a choice sees the results up to two steps before
+
+
+def pack_signal(signal: Signal) -> int:
+    """As the drafter does on the device."""
+    return signal.match | min(signal.streak, MOST) << STREAK_SHIFT
 
 
 def policy(widest: int = 8, costs: StepCosts | None = None, device: str = "cpu") -> NgramWidth:
@@ -201,10 +206,9 @@ def test_widths(widest, widths):
     assert widths_up_to(widest) == widths
 
 
-@pytest.mark.parametrize("signal", [Signal(0, 0), Signal(8, 0), Signal(32, 7), Signal(MOST, MOST)])
-def test_signals_survive_packing(signal):
-    assert unpack_signal(pack_signal(signal)) == signal
-
-
-def test_signals_saturate():
-    assert unpack_signal(pack_signal(Signal(9999, 300))) == Signal(MOST, MOST)
+@pytest.mark.parametrize(
+    ("packed", "signal"),
+    [(0, Signal(0, 0)), (8, Signal(8, 0)), (0x0720, Signal(32, 7)), (0xFFFF, Signal(MOST, MOST))],
+)
+def test_the_fields_of_a_signal(packed, signal):
+    assert unpack_signal(packed) == signal

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from task_fakes import FakeEngine, context_of, plain_config, spell, text_of
+from task_fakes import FakeEngine, context_of, spell, text_of
 
 from engine.batch import Mode
 from engine.errors import UserError
@@ -155,7 +155,7 @@ def counted(**counters: int) -> Measured:
 )
 def test_warnings(workload: Workload, counters: dict[str, int], ignore_eos: bool, words: list[str]) -> None:
     """Field reports M2 and M6."""
-    found = warnings_of(plain_config(), workload, [counted(**counters)], ignore_eos)
+    found = warnings_of(workload, [counted(**counters)], ignore_eos)
     assert len(found) == len(words)
     assert all(word in line for word, line in zip(words, found, strict=True))
 
@@ -210,7 +210,7 @@ def test_noisy_repeats_are_named_and_quiet_ones_are_not() -> None:
         return Measured([FakeAnswer()], seconds, EngineMetrics().snapshot())
 
     def warned(*seconds: float) -> list[str]:
-        return warnings_of({}, BuiltinPrompts(BuiltinPrompts.Config()), [measured(s) for s in seconds], False)
+        return warnings_of(BuiltinPrompts(BuiltinPrompts.Config()), [measured(s) for s in seconds], False)
 
     assert warned(1.0, 1.05, 1.1) == []
     assert warned(1.0) == []
