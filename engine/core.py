@@ -61,13 +61,7 @@ class EngineCore:
         self.memory_plan: MemoryPlan = container.budget().plan
         self.kv_tokens: int = container.sizes().pages * container.sizes().page_size
         self.step_costs = container.costs()  # None where nobody asked for them
-        costs = self.step_costs
-        # What was chosen by measurement: tables by the root setting that takes a file of them.
-        self.measured: dict[str, Mapping[str, Any]] = (
-            {} if costs is None else {"step_costs": as_document(costs)}
-        )
-        if container.attention().own_products:
-            self.measured["kernels"] = choices_document(container.kernels().table)
+        self.measured = _measured(container)
         self._loop = container.loop()
         self._scheduler = container.scheduler()
         self.metrics = container.metrics()
@@ -98,8 +92,7 @@ class EngineCore:
         seed = params.seed if params.seed is not None else mix64(self.seed * 1_000_003 + self._count) >> 1
         text = prompt if isinstance(prompt, str) else None
         requests = expand(name, ids, params, seed=seed, listener=listener, prompt=text)
-        live = Live(requests)
-        self._live[name] = live
+        self._live[name] = Live(requests)
         try:
             for request in requests:
                 self._scheduler.add(request)
@@ -179,6 +172,15 @@ class Live:
         self.requests = requests
         self.news: list[Delta] = []
         self.open = len(requests)
+
+
+def _measured(container: EngineContainer) -> dict[str, Mapping[str, Any]]:
+    """What was chosen by measurement: tables by the root setting that takes a file of them."""
+    costs = container.costs()
+    found: dict[str, Mapping[str, Any]] = {} if costs is None else {"step_costs": as_document(costs)}
+    if container.attention().own_products:
+        found["kernels"] = choices_document(container.kernels().table)
+    return found
 
 
 def _token_ids(prompt: Sequence[int]) -> list[int]:

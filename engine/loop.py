@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from engine.answers import Event
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 
 class Loop(ABC):
-    """Drives scheduler and executor. `lag`: how many steps late results are applied."""
-
-    lag: ClassVar[int]
+    """Drives scheduler and executor."""
 
     @dataclass(frozen=True)
     class Config:
@@ -44,8 +42,6 @@ class Loop(ABC):
 class SerialLoop(Loop):
     """Launch, wait, process."""
 
-    lag = 0
-
     def turn(self) -> list[Event]:
         step = self._scheduler.schedule()
         if step is None:
@@ -59,8 +55,6 @@ class SerialLoop(Loop):
 
 class OverlapLoop(Loop):
     """Launch n+1, then process n: the host prepares and post-processes while the device computes."""
-
-    lag = 1
 
     def __init__(self, config: Loop.Config, scheduler: Scheduler, executor: Executor) -> None:
         super().__init__(config, scheduler, executor)

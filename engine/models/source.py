@@ -112,14 +112,10 @@ class ModelSource(ABC):
             return f"{asked} is not among what the attention backend has on {device} ({_listed(supported)})"
         return ""
 
-    @staticmethod
-    def compute_dtype(dtype: str) -> str:
-        """The dtype of activations and KV for weights of `dtype`."""
-        return compute_dtype(dtype)
-
 
 def compute_dtype(dtype: str) -> str:
-    """int4 weights are multiplied with bfloat16 activations; the others compute in their own dtype."""
+    """The dtype of activations and KV for weights of `dtype`: int4 weights are multiplied with bfloat16
+    activations, the others compute in their own dtype."""
     return "bfloat16" if dtype == "int4" else dtype
 
 

@@ -22,6 +22,7 @@ from engine.models.dummy import DummyModel
 from engine.models.linear import Int4Linear
 from engine.models.names import expected_tensors
 from engine.models.smollm2 import SHAPE
+from engine.models.source import compute_dtype
 from engine.models.tiny import TinyModel
 from engine.models.weights import DummyWeights
 
@@ -72,7 +73,7 @@ def test_sources_and_shapes_need_no_torch(tmp_path: Path) -> None:
 def test_automatic_dtype(make: Any, device: str, supported: tuple[str, ...], expected: str) -> None:
     source = make()
     assert source.resolve_dtype(device, supported) == expected
-    assert source.compute_dtype(expected) in supported
+    assert compute_dtype(expected) in supported
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_a_wheel_inside_somebodys_repository_has_no_commit(tmp_path: Path) -> No
 def test_working_directory_and_git_variables_do_not_matter(tmp_path: Path) -> None:
     other = _checkout(tmp_path / "other")
     code = (
-        "from engine.provenance import git_state as s, PACKAGE_ROOT as r; g = s(r); print(g and g['commit'])"
+        "from engine.code_state import git_state as s, PACKAGE_ROOT as r; g = s(r); print(g and g['commit'])"
     )
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(PACKAGE_ROOT), "GIT_DIR": str(other / ".git")}
     done = subprocess.run([sys.executable, "-c", code], cwd=other, env=env, capture_output=True, text=True)

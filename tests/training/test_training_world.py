@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from training_task import BASE, SMALL, prompts
 
+from engine.code_state import PACKAGE_ROOT
 from engine.errors import UserError
-from engine.provenance import PACKAGE_ROOT
 from engine.tasks.training_world import TrainingWorld
 
 
