@@ -69,7 +69,7 @@ class Bench(Task):
         if own.runs:
             rows = (answer_row(a, own.items[a.job.key], a.job.key, a.job.turn) for a in own.runs[-1].answers)
             context.folder().write_lines(OUTPUTS, rows)
-        result = self._result(context, own, plain, order, workload, stopped)
+        result = self._result(own, plain, order, workload, stopped)
         text = bench_table(result) if own.runs and self._config.format == "text" else ""
         if not text:  # the table has the warnings in it
             for line in result["warnings"]:
@@ -89,13 +89,7 @@ class Bench(Task):
                 return own, plain, run_both(own, plain, options.repeats, options.warmup, stop)
 
     def _result(
-        self,
-        context: TaskContext,
-        own: Side,
-        plain: Side | None,
-        order: Order,
-        workload: Workload,
-        stopped: bool,
+        self, own: Side, plain: Side | None, order: Order, workload: Workload, stopped: bool
     ) -> dict[str, Any]:
         engine, runs = own.engine, own.runs
         figures = medians(runs, Goal(self._config.ttft_limit_ms, self._config.tpot_limit_ms))
