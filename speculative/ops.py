@@ -1,7 +1,7 @@
 """What a step computes on drafts: a contract with two implementations, torch here, Triton kernels beside it.
 
-The torch one is the reference: it delegates to `speculative.tree`, `accept` and `ratio`. Knows no drafter, no
-model and no scheduler. Nothing is read on the host.
+The torch one is the reference: it delegates to `speculative.tree`, `accept`, `ratio` and `forced`. Knows no
+drafter, no model and no scheduler. Nothing is read on the host.
 Legend: B requests, W width (nodes), R table rows.
 """
 
