@@ -6,7 +6,7 @@ Importable without torch. Knows the order of these; the trainer is a part that t
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,13 @@ from engine.build import choice, make_config, number, target_class
 from engine.errors import UserError
 from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, Outcome, Task, TaskContext
 from engine.tasks.generate import record_engine
-from engine.tasks.interrupts import StopFlag
-from engine.tasks.training_files import check_apart, read_prompts
+from engine.tasks.interrupts import ANY_END, StopFlag
+from engine.tasks.training_files import PromptFile, check_apart, read_prompts
 from engine.tasks.training_run import TrainingRun
 from engine.tasks.training_world import TrainingWorld
+
+NOTICE = "stopping at the end of the running step; a second signal stops at once"
+ECHO = 5.0  # seconds: torchrun hands a signal on to processes that have it from the terminal already
 
 
 class TrainEagle3(Task):
@@ -31,8 +34,9 @@ class TrainEagle3(Task):
         """prompts: files to train on, of each the first prompt_limit. self_prompts: user turns that the model
         makes up; documents: texts that it writes and is then asked about. *_tokens: the longest of each.
         generate_minutes: for writing, of which answers have the larger part. text: text.npz of earlier runs
-        instead of all these. resume: the folder of a run that stopped. output: where the draft goes, null:
-        the run folder. evaluate: files that the draft is measured on, each the first evaluate_limit prompts.
+        instead of all these. answers: exams.npz of earlier runs, whose answers to evaluate are not asked
+        again. resume: the folder of a run that stopped. output: where the draft goes, null: the run folder.
+        evaluate: files that the draft is measured on, each the first evaluate_limit prompts.
         """
 
         format: str = choice("text", ("text", "json"))
@@ -48,6 +52,7 @@ class TrainEagle3(Task):
         answer_tokens: int = number(320, ge=2)
         generate_minutes: float | None = number(None, gt=0)
         text: tuple[str, ...] = ()
+        answers: tuple[str, ...] = ()
         resume: str | None = None
         output: str | None = None
         evaluate: tuple[str, ...] = ()
@@ -65,15 +70,35 @@ class TrainEagle3(Task):
         exams = read_prompts(config.evaluate, "task.evaluate")
         check_apart(prompts, exams)
         self._check(trainer.checkpoint)
-        with TrainingWorld.of(os.environ) as world, StopFlag(context.stderr) as stop:
-            engine = context.make_engine(world.placed(context.config))
-            try:
-                record_engine(context, engine)
-                run = TrainingRun(config, trainer, context, engine, world, stop)
-                result, text = run.all(prompts, exams)
-            finally:
-                engine.close()
+        world = TrainingWorld.of(os.environ)
+        with StopFlag(context.stderr, NOTICE, ANY_END, ECHO if world.size > 1 else 0.0) as stop:
+            result, text = self._all(context, trainer, prompts, exams, world, stop)
         return Outcome(result, text, EXIT_INTERRUPTED if result["interrupted"] else EXIT_OK)
+
+    def _all(
+        self,
+        context: TaskContext,
+        trainer: Any,
+        prompts: Sequence[PromptFile],
+        exams: Sequence[PromptFile],
+        world: TrainingWorld,
+        stop: StopFlag,
+    ) -> tuple[dict[str, Any], str]:
+        """(result.json, text for people), also where a second signal ends it at once."""
+        runs: list[TrainingRun] = []
+        try:
+            with world:
+                engine = context.make_engine(world.placed(context.config))
+                try:
+                    record_engine(context, engine)
+                    runs.append(TrainingRun(self._config, trainer, context, engine, world, stop))
+                    return runs[0].all(prompts, exams)
+                finally:
+                    engine.close()
+        except KeyboardInterrupt:
+            if not runs:
+                raise
+            return runs[0].left()
 
     def _check(self, checkpoint: str) -> None:
         """What can be refused before a weight is read. checkpoint: the file that a stopped run leaves."""
@@ -81,6 +106,7 @@ class TrainEagle3(Task):
         resume = () if config.resume is None else (config.resume,)
         for name, value in [
             *(("text", path) for path in config.text),
+            *(("answers", path) for path in config.answers),
             *(("resume", path) for path in resume),
         ]:
             if not Path(value).expanduser().exists():

@@ -99,16 +99,17 @@ def save_text(path: Path, sequences: Sequences) -> None:
     )
 
 
-def load_text(name: str, vocab: int) -> Sequences:
-    """What `save_text` wrote. UserError for another file, or for ids past a vocabulary of `vocab`."""
+def load_text(name: str, vocab: int, option: str = "task.text", kind: str = "text.npz") -> Sequences:
+    """What `save_text` wrote. option, kind: which setting names it, and what such a file is called. UserError
+    for another file, or for ids past a vocabulary of `vocab`."""
     path = Path(name).expanduser()
     try:
         tokens, lengths, prompts = _arrays(path)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"task.text={name} is no text.npz that task=train_eagle3 wrote: {error}") from error
+        raise UserError(f"{option}={name} is no {kind} that task=train_eagle3 wrote: {error}") from error
     if tokens.max(initial=0) >= vocab:
         raise UserError(
-            f"task.text={name} holds token {tokens.max()}, but this model's vocabulary ends at {vocab - 1}: "
+            f"{option}={name} holds token {tokens.max()}, but this model's vocabulary ends at {vocab - 1}: "
             "the text is another model's"
         )
     ends = lengths.cumsum()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +16,7 @@ from engine.errors import UserError
 from engine.provenance import device_facts
 from engine.tasks.base import TaskContext, TextEngine
 from engine.tasks.interrupts import StopFlag
+from engine.tasks.training_exams import ExamAnswers, target_facts
 from engine.tasks.training_files import (
     PromptFile,
     Sequences,
@@ -24,6 +26,17 @@ from engine.tasks.training_files import (
     set_names,
     unseen,
 )
+from engine.tasks.training_stops import (
+    EXAMS,
+    MEASURING,
+    PROMPTS,
+    TEXT,
+    TRAINING,
+    WRITING,
+    Leftovers,
+    save_prompts,
+    unanswered,
+)
 from engine.tasks.training_text import Limits, Writer, sequences
 from engine.tasks.training_time import REQUESTS, WritingTime
 from engine.tasks.training_world import TrainingWorld
@@ -31,11 +44,11 @@ from engine.tasks.training_world import TrainingWorld
 if TYPE_CHECKING:
     from engine.tasks.train_eagle3 import TrainEagle3
 
-TEXT, DRAFT = "text.npz", "draft"
+DRAFT = "draft"
 
 
 class TrainingRun:
-    """The stages of one run on a built engine."""
+    """The stages of one run on a built engine. stage: the one that it is in."""
 
     def __init__(
         self,
@@ -55,6 +68,8 @@ class TrainingRun:
         seed = (engine.seed + 7919 * world.rank) % (1 << 62)
         self._writer = Writer(engine, context, stop, limits, seed, self._time, self._say)
         self._sources: Counter[str] = Counter()
+        self._left = Leftovers(config, context.folder().path, trainer.checkpoint)
+        self.stage = WRITING
 
     def all(self, prompts: Sequence[PromptFile], exams: Sequence[PromptFile]) -> tuple[dict[str, Any], str]:
         """(result.json, text for people)."""
@@ -63,8 +78,9 @@ class TrainingRun:
         self._trainer.draft_layer(shape)  # refuses sizes before any text is written
         texts = self._unseen(self._texts(prompts), exams)
         answers = self._exam_answers(exams)
-        if self._stop.requested:
-            return self._interrupted("text"), self._how_to_train(texts)
+        if self._stopped():
+            return self.left()
+        self.stage = TRAINING
         self._engine.forget_prefixes()
         resume = None if self._config.resume is None else Path(self._config.resume).expanduser()
         fitted = self._trainer.fit(
@@ -78,9 +94,20 @@ class TrainingRun:
             rank=self._world.rank,
             size=self._world.size,
         )
-        if self._stop.requested:
-            return self._interrupted("training"), self._how_to_go_on()
+        if self._stopped():
+            return self.left()
+        self.stage = MEASURING
         return self._export(fitted, answers)
+
+    def left(self) -> tuple[dict[str, Any], str]:
+        """The same of a run that ends where it is; what it made lies in the folder of the first process."""
+        if self._world.rank != 0:
+            return {"task": "train_eagle3", "interrupted": True, "complete": False, "stage": self.stage}, ""
+        return self._left.result(self.stage), self._left.told(self.stage)
+
+    def _stopped(self) -> bool:
+        """Whether any process was asked to stop: all leave a stage together."""
+        return any(self._world.gather([self._stop.requested]))
 
     # --- text -----------------------------------------------------------------------------------------------
 
@@ -91,13 +118,24 @@ class TrainingRun:
             kept = [load_text(name, vocab) for name in self._config.text]
             self._sources["prompts of earlier runs"] = sum(map(len, kept))
             return [sequence for part in kept for sequence in part]
-        found = self._world.gather(sequences(self._writer.answers(self._prompts(prompts), "answers")))
-        if self._world.rank == 0:
+        mine = self._prompts(prompts)
+        answers = self._writer.answers(mine, "answers")
+        found, stopped = self._world.gather(sequences(answers)), self._stopped()
+        if stopped:
+            found = [(ids, prompt) for ids, prompt in found if len(ids) - prompt >= 2]
+            open_ = [ids for ids in unanswered(mine, answers) if self._writer.fits(ids)]
+            self._keep(self._world.gather(open_))
+        if self._world.rank == 0 and (found or not stopped):
             save_text(self._context.folder().path / TEXT, found)
-        tokens = sum(len(ids) - prompt for ids, prompt in found)
-        self._say_time(f"{len(found)} answers of {tokens} tokens")
-        self._check_answered(found)
+        self._say_time(f"{len(found)} answers of {sum(len(ids) - prompt for ids, prompt in found)} tokens")
+        if not stopped:
+            self._check_answered(found)
         return found
+
+    def _keep(self, prompts: Sequence[list[int]]) -> None:
+        """Prompts that were made or read, and are still to be answered."""
+        if self._world.rank == 0 and prompts:
+            save_prompts(self._context.folder().path / PROMPTS, prompts)
 
     def _unseen(self, texts: Sequences, exams: Sequence[PromptFile]) -> Sequences:
         """Made-up turns and texts of earlier runs may hold a prompt of task.evaluate."""
@@ -110,7 +148,7 @@ class TrainingRun:
     def _check_answered(self, found: Sequences) -> None:
         """UserError where the limit of time left nothing to train on."""
         minutes = self._config.generate_minutes
-        if minutes is None or self._stop.requested or any(len(ids) - prompt >= 2 for ids, prompt in found):
+        if minutes is None or any(len(ids) - prompt >= 2 for ids, prompt in found):
             return
         raise UserError(
             f"task.generate_minutes={minutes} is over and no answer has two tokens: raise it, or ask for "
@@ -147,13 +185,19 @@ class TrainingRun:
         return len(range(self._world.rank, count, self._world.size))
 
     def _exam_answers(self, exams: Sequence[PromptFile]) -> dict[str, Sequences]:
-        """Greedy answers by set; only the first process measures."""
+        """Greedy answers by set, kept as they come; only the first process measures."""
         found: dict[str, Sequences] = {}
+        if self._world.rank != 0 or not exams:
+            return found
+        config, folder = self._config, self._context.folder().path
+        who = target_facts(self._engine, self._context.config["model"], config.evaluate_tokens)
+        kept = ExamAnswers(who, self._engine.shape.vocab_size, config.answers)
         names = set_names([path for path, _ in exams])
-        for name, (path, items) in zip(names, exams, strict=True) if self._world.rank == 0 else ():
-            prompts = self._writer.items(items[: self._config.evaluate_limit])
-            answers = self._writer.answers(prompts, f"answers of {path}", self._config.evaluate_tokens)
-            found[name] = sequences(answers)
+        for name, (path, items) in zip(names, exams, strict=True):
+            prompts = self._writer.items(items[: config.evaluate_limit])
+            ask = partial(self._writer.answers, what=f"answers of {path}", tokens=config.evaluate_tokens)
+            found[name] = kept.of(prompts, ask)
+            kept.save(folder / EXAMS)
         return found
 
     # --- result ---------------------------------------------------------------------------------------------
@@ -165,7 +209,11 @@ class TrainingRun:
         folder = self._context.folder().path / DRAFT
         if self._config.output is not None:
             folder = Path(self._config.output).expanduser()
-        figures = self._trainer.export(fitted, folder, answers, self._facts())
+        figures = self._trainer.export(fitted, folder, answers, self._facts(), lambda: self._stop.requested)
+        if figures["unmeasured"]:
+            result = self._left.result(MEASURING, fitted.complete)
+            return {**result, "draft": str(folder), "sets": figures["sets"]}, self._left.told(MEASURING)
+        del figures["unmeasured"]
         result = {**base, "draft": str(folder), **figures, "text": fitted.text, "curve": list(fitted.curve)}
         lines = [
             f"{name}: {found['accept_length']:.3f} tokens a step, accepted by position "
@@ -185,22 +233,6 @@ class TrainingRun:
             "answer_tokens": self._config.answer_tokens,
             "evaluate_tokens": self._config.evaluate_tokens,
         }
-
-    def _interrupted(self, stage: str) -> dict[str, Any]:
-        return {"task": "train_eagle3", "interrupted": True, "complete": False, "stage": stage}
-
-    def _how_to_go_on(self) -> str:
-        folder = self._context.folder().path
-        if not (folder / self._trainer.checkpoint).is_file():
-            return f"stopped; there is no checkpoint in {folder} to go on from"
-        text = ",".join(self._config.text) or str(folder / TEXT)
-        return f"stopped; the same command with task.text=[{text}] task.resume={folder} goes on"
-
-    def _how_to_train(self, texts: Sequences) -> str:
-        """After an interruption before training."""
-        path = self._context.folder().path / TEXT
-        kept = f"; task.text=[{path}] trains on what was written" if texts and not self._config.text else ""
-        return f"interrupted before training began{kept}"
 
     def _say_time(self, what: str) -> None:
         self._say(f"text: {what} after {self._time.passed:.0f} s")

@@ -101,8 +101,9 @@ class Writer:
     def _encode(self, text: str) -> list[int]:
         return encode_item(WorkItem(prompt=text), self._engine.tokenizer, raw=False)
 
-    def _fits(self, job: Job) -> bool:
-        return 0 < len(job.ids) <= self._engine.max_context - 2
+    def fits(self, ids: Sequence[int]) -> bool:
+        """Whether two tokens can follow the prompt."""
+        return 0 < len(ids) <= self._engine.max_context - 2
 
     def _opening(self, openings: Sequence[str], index: int) -> str:
         if "" in openings and index % EMPTY_EVERY == 0:
@@ -132,7 +133,7 @@ class Writer:
     def _run(self, jobs: Sequence[Job], what: str, stage: str | None) -> list[Answer]:
         """The jobs that fit, until the stage is over. What was cut short then is kept; after Ctrl-C the
         caller stops anyway."""
-        jobs = [job for job in jobs if self._fits(job)]
+        jobs = [job for job in jobs if self.fits(job.ids)]
         late: list[bool] = []
 
         def over() -> bool:

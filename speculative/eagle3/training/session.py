@@ -6,7 +6,7 @@ Knows the pieces of this package and their order; no engine.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,6 +77,7 @@ def export(
     folder: Path,
     answers: Mapping[str, Texts],
     facts: Mapping[str, Any],
+    stopped: Callable[[], bool],
 ) -> dict[str, Any]:
     """See Eagle3Trainer.export."""
     config, target = trainer.config, fitted.target
@@ -85,19 +86,17 @@ def export(
     written = read_draft(folder, target.device)
     stores = {name: TextStore.of(texts) for name, texts in answers.items()}
     sizes = sorted({*config.compare_vocab, config.draft_vocab, len(written.d2t)})
-    figures = {
-        "sets": {name: _acceptance(trainer, written, target, store) for name, store in stores.items()},
-        "by_vocab": {
-            str(size): {
-                name: round(
-                    _measured(trainer, fitted.net, target, store, _kept(fitted, size)).accept_length, 4
-                )
-                for name, store in stores.items()
-            }
-            for size in (sizes if stores else ())
-        },
-        "coverage": {str(size): _covered(fitted, size) for size in sizes},
-    }
+    sets: dict[str, Any] = {}
+    by_vocab: dict[str, dict[str, float]] = {str(size): {} for size in (sizes if stores else ())}
+    coverage = {str(size): _covered(fitted, size) for size in sizes}
+    figures = {"sets": sets, "by_vocab": by_vocab, "coverage": coverage}
+    for name, store in stores.items():
+        if stopped():
+            return {**figures, "unmeasured": [left for left in stores if left not in sets]}
+        sets[name] = _acceptance(trainer, written, target, store)
+        for size in sizes:
+            found = _measured(trainer, fitted.net, target, store, _kept(fitted, size))
+            by_vocab[str(size)][name] = round(found.accept_length, 4)
     card = {
         **facts,
         "text": dict(fitted.text),
@@ -105,7 +104,7 @@ def export(
         "complete": fitted.complete,
     }
     write_cards(folder, target.shape, figures, fitted.curve, card, config.drafts)
-    return figures
+    return {**figures, "unmeasured": []}
 
 
 def _usable(store: TextStore, longest: int) -> TextStore:

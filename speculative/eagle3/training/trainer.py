@@ -163,8 +163,15 @@ class Eagle3Trainer:
         return session.fit(self, job)
 
     def export(
-        self, fitted: session.Fitted, folder: Path, answers: Mapping[str, Texts], facts: Mapping[str, Any]
+        self,
+        fitted: session.Fitted,
+        folder: Path,
+        answers: Mapping[str, Texts],
+        facts: Mapping[str, Any],
+        stopped: Callable[[], bool] = lambda: False,
     ) -> dict[str, Any]:
         """Write the draft, measure what was written on `answers` (name -> greedy answers of the target),
-        write the cards; the figures. facts: what the cards say of data, command and hardware."""
-        return session.export(self, fitted, folder, answers, facts)
+        write the cards; the figures. facts: what the cards say of data, command and hardware. stopped: asked
+        before each set is measured; where it is true there are no cards. `unmeasured`: sets that are missing.
+        """
+        return session.export(self, fitted, folder, answers, facts, stopped)
