@@ -43,6 +43,7 @@ class TextEngine(Protocol):
     dtype: str
     seed: int
     max_context: int  # tokens that a prompt and its answer may have together
+    kv_tokens: int  # that the KV pool holds
     model_files: Mapping[str, str]
     metrics: EngineMetrics
     memory_plan: MemoryPlan

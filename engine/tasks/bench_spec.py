@@ -83,10 +83,11 @@ def spec_lines(result: Mapping[str, Any], mark: str) -> list[str]:
 
 
 def order_warnings(alone: str) -> list[str]:
-    """What a speed-up is worth whose two sides did not take turns; alone: why, empty where they did."""
+    """What a speed-up is worth whose two sides did not take turns; alone: why, and the way out; empty where
+    they did."""
     return [
         "not in turns: plain decoding ran after all repeats with drafts, so the speed-up holds whatever made "
-        f"the machine slower or faster meanwhile; {alone}, and a smaller cache.tokens leaves room for both"
+        f"the machine slower or faster meanwhile; {alone}"
     ] * bool(alone)
 
 

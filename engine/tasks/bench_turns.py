@@ -9,16 +9,18 @@ from dataclasses import dataclass
 
 from engine.errors import UserError
 from engine.memory import human
-from engine.tasks.base import TextEngine
 from engine.tasks.bench_side import Side
 from engine.tasks.interrupts import StopFlag
 from engine.tasks.memory_use import free_memory_bytes, is_out_of_memory, peak_memory_bytes
+
+POOLS = ("kv pool", "draft kv pool")  # lines of a memory plan
+WAY_OUT = "a smaller cache.tokens or scheduler.max_running takes less"
 
 
 @dataclass(frozen=True)
 class Order:
     """peak: memory that the measured side took, in bytes, before there was another. alone: why the two did
-    not take turns; empty where they did, or where there is one side only."""
+    not take turns, and the way out; empty where they did, or where there is one side only."""
 
     peak: int
     alone: str = ""
@@ -41,7 +43,7 @@ def run_both(own: Side, plain: Side, repeats: int, warmup: int, stop: StopFlag) 
     peak = peak_memory_bytes(own.engine.device)
     if stop.requested:
         return Order(peak)
-    alone = _no_room(own.engine) or _refused(plain)
+    alone = _no_room(own) or _refused(plain)
     if alone:
         _one_after_the_other(own, plain, repeats, stop)
     else:
@@ -64,13 +66,24 @@ def _one_after_the_other(own: Side, plain: Side, repeats: int, stop: StopFlag) -
         run_alone(plain, repeats)
 
 
-def _no_room(engine: TextEngine) -> str:
-    """Why a second engine of this size has no place beside it, as far as that is known beforehand: plain
-    decoding takes no more than drafts do."""
-    need, free = engine.memory_plan.total, free_memory_bytes(engine.device)
+def _no_room(own: Side) -> str:
+    """Why a second engine of this size has no place beside it, as far as that is known beforehand, and the
+    way out: plain decoding takes no more than drafts do."""
+    need, free = own.engine.memory_plan.total, free_memory_bytes(own.engine.device)
     if free is None or need <= free:
         return ""
-    return f"a second engine takes up to {human(need)} and {human(free)} are free"
+    return f"a second engine takes up to {human(need)} and {human(free)} are free; {_way_out(own, free)}"
+
+
+def _way_out(own: Side, free: int) -> str:
+    """The smallest pool that changes nothing, where two of them fit."""
+    plan, tokens = own.engine.memory_plan, own.tokens
+    pools = sum(item.bytes for item in plan.items if item.name in POOLS)
+    if tokens is not None and tokens < own.engine.kv_tokens:
+        both = 2 * (plan.total - pools + pools * tokens // own.engine.kv_tokens)
+        if both <= free + plan.total:
+            return f"cache.tokens={tokens} holds all these requests and leaves room for both"
+    return WAY_OUT
 
 
 def _refused(plain: Side) -> str:
@@ -81,7 +94,8 @@ def _refused(plain: Side) -> str:
     except (UserError, MemoryError, RuntimeError) as error:
         if not isinstance(error, UserError) and not is_out_of_memory(error):
             raise
-        reason = str(error).partition("\n")[0] or "memory ran out"
+        first_line = str(error).partition("\n")[0]
+        reason = f"{first_line or 'memory ran out'}; {WAY_OUT}"
     plain.reset()
     gc.collect()  # what was half built refers to itself
     return reason

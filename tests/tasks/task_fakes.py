@@ -53,6 +53,7 @@ class FakeEngine:
         self.tokenizer: Any = ByteTokenizer(VOCAB)
         self.shape = ModelShape("fake", VOCAB, 8, 1, 1, 1, 8, 8, max_context)
         self.device, self.dtype, self.seed, self.max_context = "cpu", "float32", seed, max_context
+        self.kv_tokens = 1 << 16
         self.memory_plan = MemoryPlan((MemoryItem("weights", 3 << 20, "none"),))
         self.model_files: Mapping[str, str] = {"weights": "abc"}
         self.metrics = EngineMetrics()

@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 from task_fakes import FakeEngine, context_of, text_of
 
-from engine.memory import MemoryItem, MemoryPlan
 from engine.runs import OUTPUTS, RESULT, read_lines
 from engine.tasks import bench as bench_task
 from engine.tasks import bench_side, bench_turns
 from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, TaskContext, run_task
 from engine.tasks.bench import Bench
 from engine.tasks.interrupts import StopFlag
-from engine.tasks.memory_use import free_memory_bytes, is_out_of_memory
 
 LINES = ("spec=ngram", "sampling.max_tokens=8", "workload.limit=1")
 DRAFT, PLAIN = 1.2, 0.6  # seconds a step; two tokens against one: the true speed-up is 1.00
@@ -196,47 +194,3 @@ def test_memory_and_outputs_are_those_of_the_configuration(
     assert result["peak_memory_bytes"] == 1, "what the engine took before there was another"
     assert len(read_lines(context.folder().path / OUTPUTS)) == 1
     assert result["plain"]["output_tokens_per_s"] == pytest.approx(1 / PLAIN)
-
-
-def proc(root: Path, available: int, limit: str = "max", used: int = 0, files: int = 0) -> Path:
-    group = root / "sys/fs/cgroup/own"
-    for folder in (root / "proc/self", group):
-        folder.mkdir(parents=True)
-    (root / "proc/meminfo").write_text(f"MemTotal: 99999 kB\nMemAvailable:   {available} kB\n")
-    (root / "proc/self/cgroup").write_text("1:cpu:/other\n0::/own\n")
-    for name, text in (("max", limit), ("current", str(used)), ("stat", f"anon 5\nfile {files}\n")):
-        (group / f"memory.{name}").write_text(f"{text}\n")
-    return root
-
-
-@pytest.mark.parametrize(
-    ("limits", "free"),
-    [((100,), 102400), ((100, "4000", 1000, 300), 3300), ((1, "4000", 1000), 1024), ((9, "50", 60, 0), 0)],
-)
-def test_free_memory_is_the_least_that_anybody_leaves(tmp_path: Path, limits: Any, free: int) -> None:
-    assert free_memory_bytes("cpu", proc(tmp_path, *limits)) == free
-
-
-def test_free_memory_is_unknown_where_nobody_says(tmp_path: Path) -> None:
-    assert free_memory_bytes("cpu", tmp_path) is None
-
-
-def test_a_second_engine_is_asked_for_what_the_first_one_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine: Any = FakeEngine()
-    engine.memory_plan = MemoryPlan((MemoryItem("all", 1000, "-"),))
-    for free, fits in ((1000, True), (999, False), (None, True)):
-        monkeypatch.setattr(bench_turns, "free_memory_bytes", lambda device, free=free: free)
-        assert (bench_turns._no_room(engine) == "") is fits
-
-
-@pytest.mark.parametrize(
-    ("error", "is_one"),
-    [
-        (MemoryError("x"), True),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), True),
-        (RuntimeError("shape mismatch"), False),
-        (ValueError("out of memory"), False),
-    ],
-)
-def test_errors_of_memory(error: Exception, is_one: bool) -> None:
-    assert is_out_of_memory(error) is is_one
