@@ -53,7 +53,7 @@ def test_two_runs_into_one_folder_do_not_share_it(cli):
 
 
 def test_multirun_gives_every_job_its_folder(cli):
-    ran = cli(*FAST, "-m", "overlap=none,future", "prompt='a'", "workload.limit=1")
+    ran = cli(*FAST, "-m", "overlap=none,future", "prompt='a'")
     assert ran.code == 0
     configs = [read_run(path.parent)[0] for path in Path.cwd().rglob("run.json")]
     assert sorted((c["overlap"]["_target_"].rpartition(".")[2], c["prompt"]) for c in configs) == [
