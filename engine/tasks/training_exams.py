@@ -54,7 +54,9 @@ class ExamAnswers:
         return [(ids, length) for ids, length in found if ids is not None]
 
     def save(self, path: Path) -> None:
-        """All that is known, for a later run."""
+        """All that is known, for a later run; no file where nothing is."""
+        if not self._known:
+            return
         save_text(path, [(ids, len(prompt)) for prompt, ids in self._known.items()])
         with zipfile.ZipFile(path, "a") as archive:
             archive.writestr(WHO, json.dumps(self._who))

@@ -137,10 +137,12 @@ def test_answers_so_far_are_kept_and_the_other_prompts_too(
 
 def test_made_up_turns_outlive_a_stop(tmp_path: Path, sent: Any) -> None:
     """At temperature 1 about every third of them ends; those that did are prompts of the next run."""
-    made = ("task.self_prompts=24", "task.prompt_tokens=200")
+    exam = f"task.evaluate=[{prompts(tmp_path, 'exam', 'never seen')}]"
+    made = ("task.self_prompts=24", "task.prompt_tokens=200", exam)
     sent(Writer, "documents", {1: [signal.SIGTERM]})
     stopped, at = run(tmp_path / "1", *made)
     assert not (at.folder().path / TEXT).exists()
+    assert not (at.folder().path / EXAMS).exists(), "nobody was asked yet"
     lines = (at.folder().path / PROMPTS).read_text().splitlines()
     assert len(lines) > 1
     assert "answers the prompts that have no answer yet" in stopped.text
