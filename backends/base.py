@@ -25,7 +25,8 @@ class AttentionContext:
 
     role: "target", "draft" or "draft_extend". max_rows: table rows R. max_width: widest VERIFY pass.
     max_context: positions a row can hold. scale: factor on q.k before the softmax. choices: how products of
-    few tokens are computed, for backends whose operations have own kernels.
+    few tokens are computed, for backends whose operations have own kernels. lean: numbers of tokens of a pass
+    whose products leave shared memory alone (Choices.lean).
     """
 
     role: str
@@ -40,6 +41,7 @@ class AttentionContext:
     device: torch.device
     dtype: torch.dtype
     choices: Choices = NO_CHOICES
+    lean: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,8 @@ SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 def matrix_weights(shape: ModelShape, head: bool = True) -> int:
     """Weights that every token is multiplied with; an embedding is looked up, not read."""
-    hidden = shape.hidden_size
-    attention = hidden * (shape.q_size + 2 * shape.kv_size) + shape.q_size * hidden
-    layers = shape.num_layers * (attention + 3 * hidden * shape.intermediate_size)
-    return layers + (hidden * shape.vocab_size if head else 0)
+    layers = shape.num_layers * sum(outputs * inputs for outputs, inputs in shape.layer_products)
+    return layers + (shape.hidden_size * shape.vocab_size if head else 0)
 
 
 def kv_bytes(shape: ModelShape, dtype: str, tokens: int) -> int:

@@ -9,22 +9,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from engine.kernel_choices.plans import BEST, NORM_GATED, ROWS, TILE, Place, Plan
+from engine.kernel_choices.plans import (
+    BEST,
+    DIRECT,
+    HELD_INPUTS,
+    LEAN_TOKENS,
+    NORM_GATED,
+    ROWS,
+    TILE,
+    Place,
+    Plan,
+)
 
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
-# Of the rows kernel, whose steps are no loop; beyond these a plan takes seconds to compile, or spills.
-MOST_UNROLLED = 72  # steps, each token's its own
+# Of the kernels whose steps are no loop; beyond these a plan takes seconds to compile, or spills.
+MOST_UNROLLED = 72  # steps; of the rows kernel, each token's its own
 MOST_PRODUCTS = 2560  # of a thread
 MOST_HELD = 144  # registers of a thread for sums and weights
+MOST_DIRECT = 208  # registers of a thread of the direct kernel, which leaves some for addresses
 MOST_PADDING = 1.4  # of K, by blocks that reach past its end
 
 
 @dataclass(frozen=True)
 class Card:
-    """What of a GPU bounds a plan: multiprocessors, and bytes of shared memory that a block may have."""
+    """What of a GPU bounds a plan: multiprocessors, and bytes of shared memory that a block may have.
+
+    lean: kernels run into each other there (dependent launch), and find a multiprocessor's memory divided as
+    the one in front wanted it. Kernels that live off the cache and kernels of much shared memory then slow
+    each other down, by 5 us a product on an H200: of few tokens a layer has the former only.
+    """
 
     processors: int
     shared: int
+    lean: bool = False
 
 
 # What won on an H200 comes first, by how often; then what is far from it.
@@ -39,6 +56,12 @@ TILE_STARTS = (
     Plan(TILE, 32, 64, 4, 4),
 )  # fmt: skip
 
+
+DIRECT_STARTS = (
+    Plan(DIRECT, 8, 512, 4, 4), Plan(DIRECT, 16, 512, 4, 4), Plan(DIRECT, 8, 256, 2, 4),
+    Plan(DIRECT, 32, 256, 2, 2, turns=2), Plan(DIRECT, 8, 512, 4, 2), Plan(DIRECT, 16, 256, 2, 2),
+    Plan(DIRECT, 8, 128, 1, 2), Plan(DIRECT, 16, 256, 2, 4),
+)  # fmt: skip
 
 NORMED = 3  # plans of either kernel that are tried with the norm inside as well
 
@@ -56,8 +79,8 @@ def starts(place: Place, card: Card, known: Sequence[Plan] = (), most: int | Non
 
 def _usual(place: Place, card: Card) -> list[Plan]:
     """The kernels in turns, what won most often first."""
-    turns = zip_longest(_kind(ROWS_STARTS, place, card), _kind(TILE_STARTS, place, card), fillvalue=())
-    return [plan for pair in turns for plans in pair for plan in plans]
+    kinds = (_kind(plans, place, card) for plans in (DIRECT_STARTS, ROWS_STARTS, TILE_STARTS))
+    return [plan for turn in zip_longest(*kinds, fillvalue=()) for plans in turn for plan in plans]
 
 
 def _kind(plans: Sequence[Plan], place: Place, card: Card) -> list[tuple[Plan, ...]]:
@@ -79,9 +102,12 @@ def neighbours(plan: Plan, place: Place, card: Card) -> list[Plan]:
         for value in (getattr(plan, name) // 2, getattr(plan, name) * 2)
         if value
     ]
-    if plan.kernel == TILE:
+    if plan.kernel != ROWS:
         near += [replace(plan, stages=stages) for stages in (plan.stages - 1, plan.stages + 1)]
+    if plan.kernel == TILE:
         near.append(replace(plan, swap=not plan.swap))
+    if plan.kernel == DIRECT:
+        near += [replace(plan, turns=turns) for turns in (plan.turns - 1, plan.turns + 1, 2 * plan.turns)]
     near += [replace(plan, norm=not plan.norm), replace(plan, gate=not plan.gate)]
     return [other for other in dict.fromkeys(near) if other != plan and fits(other, place, card)]
 
@@ -92,7 +118,9 @@ def fits(plan: Plan, place: Place, card: Card) -> bool:
         return False
     if _padded(plan, place.k) > MOST_PADDING * place.k:
         return False
-    programs = -(-place.n // plan.block_n) * plan.split
+    if plan.kernel == TILE and card.lean and _is_lean(place):
+        return False
+    programs = -(-place.n // (plan.block_n * plan.turns)) * plan.split
     if programs < card.processors // 4 or (plan.split > 1 and programs > 16 * card.processors):
         return False
     threads = 32 * plan.warps
@@ -102,9 +130,26 @@ def fits(plan: Plan, place: Place, card: Card) -> bool:
         return 4 <= each <= 64 and unrolled <= MOST_UNROLLED and unrolled * each <= MOST_PRODUCTS and (
             place.tokens * each <= 64 or _folded(place, each) <= MOST_HELD
         )  # fmt: skip
+    if plan.kernel == DIRECT:
+        unrolled = plan.turns * _padded(plan, place.k) // plan.block_k
+        return unrolled <= MOST_UNROLLED and _direct_held(plan, place) <= MOST_DIRECT
     side = max(16, place.tokens)
     held = plan.stages * (plan.block_n + side) * plan.block_k * SIZES[place.dtype]
     return plan.stages >= 2 and held <= card.shared and 1 <= plan.block_n * side // threads <= 64
+
+
+def _is_lean(place: Place) -> bool:
+    return place.tokens <= LEAN_TOKENS and place.stage != BEST and SIZES[place.dtype] == 2
+
+
+def _direct_held(plan: Plan, place: Place) -> int:
+    """Registers of a thread of the direct kernel: weights and x in flight, or all of x; sums."""
+    side, steps = max(8, place.tokens), -(-place.k // plan.block_k)
+    share, ahead = plan.block_k // (64 * plan.warps), min(plan.stages, steps)
+    x = side * share * steps
+    if plan.turns == 1 or x > HELD_INPUTS:
+        x = side * share * ahead
+    return plan.block_n * share * ahead + x + plan.block_n * side // 8
 
 
 def _padded(plan: Plan, k: int) -> int:

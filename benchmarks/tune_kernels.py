@@ -160,7 +160,9 @@ def row(place: Place, entry: Entry) -> tables.Row:
 def text_of(plan: Plan) -> str:
     """A plan on one line of a table."""
     words = [f"{plan.kernel} {plan.block_n}x{plan.block_k}", f"{plan.warps} warps", f"{plan.stages} stages"]
-    words += [f"split {plan.split}"] * (plan.split > 1)
+    words += [
+        f"{name} {value}" for name, value in (("split", plan.split), ("turns", plan.turns)) if value > 1
+    ]
     return ", ".join([*words, *(name for name in ("swap", "norm", "gate") if getattr(plan, name))])
 
 
@@ -224,12 +226,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measured(given: argparse.Namespace, pool: ProcessPoolExecutor) -> list[tables.Section]:
     properties = torch.cuda.get_device_properties(0)
     shared = SHARED_KIB.get(properties.major, 99) << 10
-    card = Card(properties.multi_processor_count, shared)
+    early = properties.major >= 9
+    card = Card(properties.multi_processor_count, shared, lean=early)
     uses = products_of(tables.preferring(given.overrides, "device=cuda", "attention=triton"))
     uses = {place: count for place, count in uses.items() if not given.stages or place.stage in given.stages}
     here = Circumstances.here(torch.cuda.get_device_name(0))
     kept, effort = Kept(here, given.out), QUICK if given.quick else THOROUGH
-    search = Search(card, properties.major >= 9, effort, given.limit, kept.before(), kept)
+    search = Search(card, early, effort, given.limit, kept.before(), kept)
     found = tune(order(uses, given.tokens), search, pool)
     return [
         tables.Section("All products of a decode step", totals(found, uses)),

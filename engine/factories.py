@@ -120,8 +120,9 @@ def attention(
     node: Node, model: CausalLM, size: Sizes, on: torch.device, role: str, batches: BatchMode, found: Found
 ) -> AttentionBackend:
     """The target's backend."""
-    plans = found.table.choices()
-    return batches.attention(lambda: attention_for(node, model.shape, model.kv_layout, size, on, role, plans))
+    plans, layout = found.table.choices(), model.kv_layout
+    lean = plans.lean(layout.dtype, model.shape.layer_products)
+    return batches.attention(lambda: attention_for(node, model.shape, layout, size, on, role, plans, lean))
 
 
 def kernel_choices(setting: str, on: torch.device, attention_node: Node) -> Found:
@@ -140,6 +141,7 @@ def attention_for(
     on: torch.device,
     role: str,
     plans: Choices = NO_CHOICES,
+    lean: frozenset[int] = frozenset(),
 ) -> AttentionBackend:
     """The backend of one role, with its children when it is a composite."""
     context = AttentionContext(
@@ -155,6 +157,7 @@ def attention_for(
         device=on,
         dtype=getattr(torch, layout.dtype),
         choices=plans,
+        lean=lean,
     )
     return _backend(node, context, "attention" if role == "target" else f"spec.{DRAFT_NODE}")
 

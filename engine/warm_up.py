@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.kernel_choices.plans import LEAN_TOKENS
 from engine.metrics import EngineMetrics
 from engine.models.source import Progress
 from engine.sampling.asked import SamplingClass
@@ -75,11 +76,13 @@ def _crowded_half(tokens: int, most: int, limits: Limits) -> tuple[int, ...]:
 
 
 def batch_sizes(most: int) -> list[int]:
-    """Powers of two, a quarter more of each from 16 on, and the largest batch.
+    """Powers of two, a quarter more of each from 16 on, the largest batch, and the first beyond few tokens.
 
     The quarters: attention takes other tiles, and splits no longer, from limits of its own on; between two of
-    those there may be no power of two: 133 to 160 requests with 8 KV heads and 132 processors.
+    those there may be no power of two: 133 to 160 requests with 8 KV heads and 132 processors. Few tokens:
+    between products that are lean (Choices.lean) attention has kernels of its own.
     """
     powers = {1 << n for n in range(most.bit_length())}
     quarters = {size + size // 4 for size in powers if size >= 16}
-    return sorted(size for size in powers | quarters | {most} if size <= most)
+    first = {LEAN_TOKENS // width + 1 for width in range(1, LEAN_TOKENS + 1)}
+    return sorted(size for size in powers | quarters | first | {most} if size <= most)

@@ -22,7 +22,7 @@ from engine.batch import ForwardBatch, LayerKV
 from kernels.attention_block import ask, attend, lanes, pages, places, visible_keys, within
 from kernels.attention_merge import Partial, leave_part, merge_parts, merge_sizes, split_keys
 from kernels.attention_tiles import Tile
-from kernels.launch import INTERPRETED, dependent, enter, jit, power_of_two
+from kernels.launch import INTERPRETED, dependent, enter, jit, leave_cache, power_of_two
 
 LOG2_E = 1.0 / math.log(2.0)
 
@@ -68,13 +68,14 @@ def _attention_tile(
     HEADS: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr, D: tl.constexpr, D_P: tl.constexpr,
     PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EVEN: tl.constexpr,
     TREE: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr, MERGED: tl.constexpr, TAKEN: tl.constexpr,
-    HELD: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr,
+    HELD: tl.constexpr, LEAN: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     # Grid: (query tiles * blocks of PACK KV heads, requests, splits): the heads of a position lie side by
     # side and are read at the same time; programs without work come last. Tile rows: query tokens x heads of
     # a block; tile columns: positions x KV heads of a block. scale includes log2(e). EVEN: every request has
     # `width` tokens. MERGED, TAKEN: rows of a tile and splits that the merge reads at once. HELD: the first
-    # block's keys of the prefix are read before the wait (not with WINDOW).
+    # block's keys of the prefix are read before the wait (not with WINDOW). LEAN: changes nothing here, but
+    # makes a kernel of its own, which the driver treats as kernels.launch.leave_cache says.
     lines: tl.constexpr = GROUP * PACK  # of a token
     blocks: tl.constexpr = HEADS // lines
     step: tl.constexpr = BLOCK_N // PACK  # positions of a block
@@ -204,7 +205,7 @@ def launch(
     used = batch.width * (heads // kv_heads) * tile.heads or tile.rows  # of prompts it would differ each time
     merged, taken = merge_sizes(used, padded, tile) if partial else (1, 1)
     room = (partial.room.sums, partial.room.stats, partial.room.arrivals) if partial else (out, out, out)
-    _attention_tile[grid](
+    compiled = _attention_tile[grid](
         q, kv.k, kv.v, out, *room,
         batch.page_table, batch.rows, batch.seq_lens.device, batch.query_start,
         batch.query_start if tree is None else tree.contiguous().view(torch.uint8),  # may come as a slice
@@ -215,10 +216,12 @@ def launch(
         HEADS=heads, GROUP=heads // kv_heads, PACK=tile.heads, D=dim, D_P=padded, PAGE=page_size,
         BLOCK_M=tile.rows, BLOCK_N=tile.keys, EVEN=batch.width > 0, TREE=tree is not None,
         WINDOW=window is not None, SPLIT=partial is not None, MERGED=merged, TAKEN=taken,
-        HELD=tile.held and window is None and not copied,
+        HELD=tile.held and window is None and not copied, LEAN=tile.lean,
         UPCAST=INTERPRETED,  # bf16 arithmetic is wrong there, without a word
         num_warps=tile.warps, num_stages=tile.stages, **tile.limits(), **dependent(tile.dependent),
     )  # fmt: skip
+    if tile.lean:
+        leave_cache(compiled)
     return out
 
 

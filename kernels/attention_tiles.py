@@ -6,6 +6,7 @@ entries: callers pass tiles on as values.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kernels.attention_splits import DECODE_ROWS
@@ -23,6 +24,7 @@ class Tile:
     dependent: programs start while the kernel in front ends (kernels.launch.dependent).
     registers: of a thread, at most; 0: as many as the compiler likes.
     held: the first block of the prefix is read while the kernel in front ends, into registers.
+    lean: between kernels that live off the first-level cache (kernels.launch.leave_cache).
     """
 
     rows: int
@@ -33,6 +35,7 @@ class Tile:
     dependent: bool = False
     registers: int = 0
     held: bool = False
+    lean: bool = False
 
     def limits(self) -> dict[str, int]:
         """Launch arguments that not every tile has."""
@@ -59,11 +62,16 @@ class Tiles:
 
     def dependent(self) -> Tiles:
         """The same, for dependent launches."""
-        narrow = tuple(replace(tile, dependent=True) for tile in self.narrow)
-        few = tuple((room, replace(tile, dependent=True)) for room, tile in self.few)
-        decode, extend = replace(self.decode, dependent=True), replace(self.extend, dependent=True)
-        crowded = self.crowded and replace(self.crowded, dependent=True)
-        return Tiles(decode, extend, narrow, crowded, few)
+        return self._each(lambda tile: replace(tile, dependent=True))
+
+    def lean(self) -> Tiles:
+        """The same, for passes that leave memory to the cache."""
+        return self._each(lambda tile: replace(tile, lean=True))
+
+    def _each(self, change: Callable[[Tile], Tile]) -> Tiles:
+        crowded = self.crowded and change(self.crowded)
+        narrow, few = map(change, self.narrow), ((room, change(tile)) for room, tile in self.few)
+        return Tiles(change(self.decode), change(self.extend), tuple(narrow), crowded, tuple(few))
 
     def decoding(self, rows: int, *, crowded: bool = False, room: int = 0) -> Tile:
         """The tile for `rows` query rows a request. crowded, room: SplitPlan says it of the pass."""

@@ -3,20 +3,30 @@
 Knows no kernel. Triton decides when a kernel is decorated, so this is fixed at the first import.
 """
 
+import ctypes
+import logging
 from typing import Any
 
 import triton
 import triton.language as tl
 from triton import knobs
+from triton.experimental import gluon
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.runtime.jit import JITFunction
 
 from engine.compiled import COMPILED
 
+logger = logging.getLogger("syncless")
+
+_CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+_PERCENT = 25  # of the memory, as a wish; 12 to 37 measured alike
+_LEAN: set[int] = set()  # handles of kernels that were asked for
+
 # Triton's own functions were decorated when it was first imported: they tell what this process can still do.
 INTERPRETED: bool = not isinstance(tl.sum, JITFunction)
 
 jit: Any = triton.jit  # a kernel's body is Triton's language, not Python for a type checker
+gluon_jit: Any = gluon.jit  # the same with layouts in the program's hands; there is no interpreter for it
 
 # In the interpreter an operation costs about the same whatever its size; Triton allows 2^20 elements.
 INTERPRETED_TILE = 1 << 18
@@ -51,6 +61,22 @@ def dependent(wanted: bool) -> dict[str, bool]:
     """Launch arguments of a kernel that calls `enter`: its programs may start while the kernel in front ends
     (programmatic dependent launch, compute capability 9 and up)."""
     return {"PDL": True, "launch_pdl": True} if wanted else {"PDL": False}
+
+
+def leave_cache(kernel: Any) -> None:
+    """Ask the driver to make no more of a multiprocessor's memory shared memory than a compiled kernel's
+    blocks need: the rest is first-level cache. Triton asks for as much as there is for every kernel above
+    48 KiB; those that are launched dependently around it then run with what cache it leaves, since the
+    division only changes when nothing runs. (CUDA driver API, cuFuncSetAttribute.)
+    """
+    if kernel is None or kernel.function in _LEAN:  # interpreted, or done
+        return
+    code = ctypes.CDLL("libcuda.so.1").cuFuncSetAttribute(
+        ctypes.c_void_p(kernel.function), _CARVEOUT, ctypes.c_int(_PERCENT)
+    )
+    if code:
+        logger.warning("the driver refused to leave cache beside %s (CUDA error %s)", kernel.name, code)
+    _LEAN.add(kernel.function)
 
 
 if not INTERPRETED:  # interpreted kernels are not compiled

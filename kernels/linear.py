@@ -12,8 +12,9 @@ import torch
 import triton
 from torch import Tensor
 
-from engine.kernel_choices.plans import ROWS, Plan
+from engine.kernel_choices.plans import DIRECT, HELD_INPUTS, ROWS, Plan
 from kernels.launch import INTERPRETED, dependent, power_of_two
+from kernels.linear_direct import _linear_direct
 from kernels.linear_rows import _linear_rows
 from kernels.linear_split import _sum_parts
 from kernels.linear_tile import _linear_tile
@@ -100,7 +101,9 @@ def launch(run: Product, sink: Sink) -> None:
     )  # fmt: skip
     numbers = (run.x.stride(0), residual.stride(0), 0.0 if norm is None else norm.eps)
     grid, tokens = (run.blocks, plan.split), run.x.shape[0]
-    if plan.kernel == ROWS:
+    if plan.kernel == DIRECT:
+        _launch_direct(run, sink.out)
+    elif plan.kernel == ROWS:
         start(
             _linear_rows, grid, *pointers, *numbers, T=tokens, **_sizes(run), TOP=sink.top,
             F=_shared_sums(run), num_warps=plan.warps, **dependent(run.early),
@@ -111,6 +114,20 @@ def launch(run: Product, sink: Sink) -> None:
             SWAP=plan.swap, TOP=sink.top, UPCAST=INTERPRETED, num_warps=plan.warps, num_stages=plan.stages,
             **dependent(run.early),
         )  # fmt: skip
+
+
+def _launch_direct(run: Product, out: Tensor) -> None:
+    plan, tokens, k = run.plan, run.x.shape[0], run.weight.shape[1]
+    assert not INTERPRETED, "a table for the interpreter holds no such plan"
+    columns, steps = max(8, power_of_two(tokens)), -(-k // run.plan.block_k)
+    held = columns * steps * plan.block_k // (64 * plan.warps)  # registers of a thread for all of x
+    start(
+        _linear_direct, (-(-run.blocks // plan.turns),), run.x, run.weight,
+        run.weight if run.bias is None else run.bias, out, tokens, run.x.stride(0),
+        M=columns, N=run.weight.shape[0], K=k, BLOCK_N=plan.block_n, BLOCK_K=plan.block_k, WARPS=plan.warps,
+        AHEAD=min(plan.stages, steps), TURNS=plan.turns, HOLD=plan.turns > 1 and held <= HELD_INPUTS,
+        GATE=plan.gate, BIAS=run.bias is not None, num_warps=plan.warps, **dependent(run.early),
+    )  # fmt: skip
 
 
 def start(kernel: Any, grid: tuple[int, ...], *operands: Any, **constants: Any) -> None:

@@ -6,12 +6,15 @@ Legend: T tokens, N outputs, K inputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-ROWS, TILE = "rows", "tile"
-ROWS_TOKENS = 8  # most tokens of the rows kernel: each has accumulators of its own
-TILE_TOKENS = 64  # most tokens of the tile kernel: they share one tile
+ROWS, TILE, DIRECT = "rows", "tile", "direct"
+# Most tokens: those of the rows kernel have accumulators of their own, those of the others share a tile.
+MOST_TOKENS = {ROWS: 8, TILE: 64, DIRECT: 16}
+LEAN_TOKENS = 8  # most of products that do without shared memory: more are the tile kernel's
+HELD_INPUTS = 64  # most registers of a thread in which the direct kernel keeps x from block to block
+SHARE = 128  # least columns that a warp of the direct kernel reads at a time
 BUCKETS = (1, 2, 3, 4, 5, 6, 8, 16, 32, 64)  # numbers of tokens that are measured
 # Buckets that a table may lack: there the next one serves, in this order.
 LATER = {32: 64, 16: 32, 6: 8, 5: 6, 4: 5, 3: 4, 2: 3}
@@ -21,8 +24,11 @@ LATER = {32: 64, 16: 32, 6: 8, 5: 6, 4: 5, 3: 4, 2: 3}
 class Plan:
     """One way to compute x[T, K] @ W[N, K]^T.
 
-    kernel: "rows" multiplies and adds whole rows of W, T <= 8; "tile" uses matrix units, T <= 64.
-    block_n, block_k: rows and columns of W at a time, powers of two. stages: tiles in flight ("tile").
+    kernel: "rows" multiplies and adds whole rows of W, T <= 8; "tile" uses matrix units, T <= 64; "direct"
+    too, T <= 16, on 16-bit weights that go from memory into registers, without split and without the norm.
+    block_n, block_k: rows and columns of W at a time, powers of two. stages: how many of these are in flight
+    ("tile", "direct").
+    turns: blocks of rows that a program computes one after another ("direct").
     split: parts of K that are summed by a second kernel, in order. swap: the tile's rows are W's, not x's.
     norm, gate: the norm before, and SwiGLU's element-wise half after, are computed in the same kernel.
     """
@@ -36,6 +42,7 @@ class Plan:
     swap: bool = False
     norm: bool = False
     gate: bool = False
+    turns: int = 1
 
     def weights_held(self) -> int:
         """Weights of a block in each thread's registers, at least 1 ("rows")."""
@@ -43,9 +50,9 @@ class Plan:
 
     def problem(self, tokens: int, n: int, k: int) -> str:
         """Why the plan cannot compute such a product, as a clause; empty when it can."""
-        most = {ROWS: ROWS_TOKENS, TILE: TILE_TOKENS}.get(self.kernel)
+        most = MOST_TOKENS.get(self.kernel)
         if most is None:
-            return f"kernel {self.kernel!r} is none of {ROWS}, {TILE}"
+            return f"kernel {self.kernel!r} is none of {', '.join(MOST_TOKENS)}"
         if not 1 <= tokens <= most:
             return f"kernel {self.kernel} takes 1 to {most} tokens, not {tokens}"
         return self._size_problem(n, k)
@@ -59,11 +66,22 @@ class Plan:
             return "tiles of the matrix units have 16 rows and columns at least"
         if self.gate and (n % 2 or self.block_n < 2):
             return "a gated product has an even number of outputs, two at least in a block"
+        if self.kernel == DIRECT and (problem := self._direct_problem()):
+            return problem
         if self.stages < 1 or not 1 <= self.split <= -(-k // self.block_k):
             return (
                 f"stages={self.stages}, split={self.split} do not fit {k} inputs in blocks of {self.block_k}"
             )
         return ""
+
+    def _direct_problem(self) -> str:
+        if self.turns < 1:
+            return f"turns={self.turns} is less than 1"
+        least = 16 if self.gate else 8
+        if self.block_n < least or self.block_k < SHARE * self.warps:
+            return f"kernel {DIRECT} takes {least} rows and {SHARE} columns a warp at least"
+        more = {"split": self.split > 1, "swap": self.swap, "norm": self.norm}
+        return next((f"kernel {DIRECT} knows no {name}" for name, asked in more.items() if asked), "")
 
 
 def bucket_of(tokens: int) -> int | None:
@@ -88,8 +106,10 @@ class Place:
             return f"{self.tokens} tokens are none of {', '.join(map(str, BUCKETS))}"
         if (plan.gate and self.stage != NORM_GATED) or (plan.norm and self.stage == LINEAR):
             return f"stage {self.stage} has nothing to fuse that a plan with norm or gate computes"
-        if plan.split > 1 and self.stage == BEST:
-            return f"stage {self.stage} takes no split"
+        if self.stage == BEST and (plan.split > 1 or plan.kernel == DIRECT):
+            return f"stage {self.stage} takes no split, and not kernel {DIRECT}"
+        if plan.kernel == DIRECT and self.dtype not in ("bfloat16", "float16"):
+            return f"kernel {DIRECT} multiplies 16-bit weights, not {self.dtype}"
         return plan.problem(self.tokens, self.n, self.k)
 
 
@@ -106,7 +126,6 @@ class Choices:
     """Which plan computes a product; None: separate operations, and the library's product (cuBLAS)."""
 
     def __init__(self, plans: Mapping[Place, Plan | None]) -> None:
-        self.plans = dict(plans)
         served = dict(plans)
         for bucket, larger in LATER.items():
             for place in [place for place in served if place.tokens == larger]:
@@ -116,6 +135,22 @@ class Choices:
             for place, plan in served.items()
             if plan is not None
         }
+
+        self._kernels: dict[tuple[str, int, tuple[int, int]], set[str]] = {}
+        for place, plan in served.items():
+            key = place.dtype, place.tokens, (place.n, place.k)
+            self._kernels.setdefault(key, set()).add(plan.kernel if plan else "library")
+
+    def lean(self, dtype: str, products: Collection[tuple[int, int]]) -> frozenset[int]:
+        """The numbers of tokens, few, of which none of these products (N, K) goes through shared memory, so
+        that a kernel between them does well to leave it to the first-level cache."""
+
+        def without(bucket: int) -> bool:
+            kernels = [self._kernels.get((dtype, bucket, product), {"library"}) for product in products]
+            return all(each <= {ROWS, DIRECT} for each in kernels)
+
+        few = range(1, LEAN_TOKENS + 1)
+        return frozenset(tokens for tokens in few if products and without(bucket_of(tokens) or 0))
 
     def plan(self, stage: str, dtype: str, tokens: int, n: int, k: int) -> Plan | None:
         """For x[tokens, k] @ W[n, k]^T."""

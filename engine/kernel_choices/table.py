@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from engine.kernel_choices.plans import STAGES, Choices, Place, Plan
+from engine.kernel_choices.plans import DIRECT, STAGES, Choices, Place, Plan
 
 VERSION = 1
+ADDED = {"turns": 1}  # fields of a plan that older tables do not have
 INTERPRETER = "Triton's interpreter"  # the name of the device where there is no GPU
 
 
@@ -87,6 +88,8 @@ def from_document(document: Any) -> ChoiceTable:
         entries = dict(_entry(row) for row in document["entries"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("it is not a table of kernel choices") from error
+    if where.gpu == INTERPRETER and any(e.plan and e.plan.kernel == DIRECT for e in entries.values()):
+        raise ValueError(f"it holds a plan of kernel {DIRECT}, which cannot be interpreted")
     return ChoiceTable(where, entries)
 
 
@@ -104,9 +107,10 @@ def _entry(row: Mapping[str, Any]) -> tuple[Place, Entry]:
 
 
 def _plan(values: Mapping[str, Any]) -> Plan:
-    """A Plan of exactly its fields, each of its own type."""
+    """A Plan of exactly its fields, each of its own type; tables from before ADDED lack that."""
     given = {field.name: type(field.default) for field in fields(Plan)}
     given |= {"kernel": str, "block_n": int, "block_k": int}
+    values = {**ADDED, **values}
     if set(values) != set(given) or any(type(values[name]) is not kind for name, kind in given.items()):
         raise ValueError(f"it holds a plan {dict(values)!r:.120} of another form")
     return Plan(**values)

@@ -47,6 +47,17 @@ class ModelShape:
         return ""
 
     @property
+    def layer_products(self) -> tuple[tuple[int, int], ...]:
+        """(outputs, inputs) of a layer's matrices, merged as they are multiplied."""
+        hidden, inner = self.hidden_size, self.intermediate_size
+        return (
+            (self.q_size + 2 * self.kv_size, hidden),
+            (hidden, self.q_size),
+            (2 * inner, hidden),
+            (hidden, inner),
+        )
+
+    @property
     def q_size(self) -> int:
         return self.num_heads * self.head_dim
 

@@ -49,7 +49,7 @@ class DraftPasses:
     def __init__(self, draft: Eagle3Draft, host: DraftHost) -> None:
         self._draft = draft
         self._kv = host.kv
-        self._ops = draft_ops(host.kernels)
+        self._ops = draft_ops(host.kernels, host.early)
         self._drafting = host.draft
         self._following = host.draft_extend
         attention = self._drafting or self._following

@@ -27,10 +27,26 @@ def test_every_site_has_starts_and_all_of_them_fit(tokens: int, dtype: str) -> N
         place = Place(stage, dtype, tokens, n, k)
         found = starts(place, H200)
         assert len(found) >= 2, place
-        assert {plan.kernel for plan in found} == ({"rows", "tile"} if tokens <= 8 else {"tile"}), place
+        direct = {"direct"} if dtype == "bfloat16" and stage != BEST and tokens <= 16 else set()
+        assert {plan.kernel for plan in found} == direct | ({"rows", "tile"} if tokens <= 8 else {"tile"}), (
+            place
+        )
         for plan in [*found, *(near for start in found for near in neighbours(start, place, H200))]:
             assert not place.problem(plan)
-            assert plan.kernel == "rows" or _shared(plan, place) <= H200.shared
+            assert plan.kernel != "tile" or _shared(plan, place) <= H200.shared
+
+
+@pytest.mark.parametrize("tokens", BUCKETS)
+def test_kernels_that_run_into_each_other_do_not_divide_memory_differently(tokens: int) -> None:
+    """Few tokens: on such a GPU nothing of a layer goes through shared memory, whatever won elsewhere."""
+    lean, tile = replace(H200, lean=True), Plan("tile", 64, 128, 4, 4)
+    for stage, n, k in SITES:
+        place = Place(stage, "bfloat16", tokens, n, k)
+        kernels = {plan.kernel for plan in starts(place, lean, [tile])}
+        assert ("tile" in kernels) is (tokens > 8 or stage == BEST), place
+        assert fits(tile, replace(place, dtype="float32"), lean) is fits(
+            tile, replace(place, dtype="float32"), H200
+        )
 
 
 def _shared(plan: Plan, place: Place) -> int:
@@ -45,6 +61,17 @@ def test_neighbours_differ_in_one_thing() -> None:
         assert sum(getattr(near, name) != getattr(plan, name) for name in vars(plan)) == 1
     fused = {(near.norm, near.gate) for near in neighbours(plan, place, H200)}
     assert fused == {(False, False), (True, False), (False, True)}
+
+
+def test_neighbours_of_a_direct_plan_take_more_or_fewer_turns() -> None:
+    place = Place(NORM_GATED, "bfloat16", 5, 28672, 4096)
+    plan = Plan("direct", 32, 256, 2, 2, gate=True, turns=2)
+    assert fits(plan, place, H200)
+    found = neighbours(plan, place, H200)
+    assert {near.turns for near in found} == {1, 2, 3, 4}
+    assert all(sum(getattr(near, name) != getattr(plan, name) for name in vars(plan)) == 1 for near in found)
+    assert not fits(replace(plan, stages=16), place, H200), "more weights on their way than registers"
+    assert not fits(replace(plan, turns=16), place, H200), "steps that are all written out"
 
 
 def test_a_matrix_is_first_tried_with_what_won_for_it_elsewhere() -> None:
@@ -75,7 +102,7 @@ def test_a_quick_search_stays_around_what_is_known() -> None:
     assert starts(PLACE, H200, [won], 8) == [won, replace(won, norm=True)]
     usual = starts(PLACE, H200, [], 8)
     assert len(usual) == 8
-    assert {plan.kernel for plan in usual} == {"rows", "tile"}
+    assert {plan.kernel for plan in usual} == {"direct", "rows", "tile"}
     assert {plan.norm for plan in usual} == {True, False}
     watch = MadeUp(replace(won, stages=3, norm=True), library=2.0)
     entry = best_entry(PLACE, H200, watch, [won], QUICK)

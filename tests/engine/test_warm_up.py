@@ -52,7 +52,7 @@ def test_a_warm_up_leaves_no_trace(spec: tuple[str, ...]) -> None:
         before, counts = state(llm), llm.metrics.snapshot()
         steps = warm(llm)
         modes = llm._container.modes()
-        assert steps == len(prefill_passes(5, PASSES)) + (4 + 2) * len(modes.widths)
+        assert steps == len(prefill_passes(5, PASSES)) + (5 + 2) * len(modes.widths)
         assert llm.metrics.snapshot() == counts
         assert all(torch.equal(old, new) for old, new in zip(before, state(llm), strict=True))
         expected = [o.completions[0].token_ids for o in cold.generate(PROMPTS, PARAMS)]
@@ -79,10 +79,10 @@ def test_on_a_cpu_nothing_is_run() -> None:
     [
         (1, [1]),
         (2, [1, 2]),
-        (5, [1, 2, 4, 5]),
-        (8, [1, 2, 4, 8]),
-        (19, [1, 2, 4, 8, 16, 19]),
-        (64, [1, 2, 4, 8, 16, 20, 32, 40, 64]),
+        (5, [1, 2, 3, 4, 5]),
+        (8, [1, 2, 3, 4, 5, 8]),
+        (19, [1, 2, 3, 4, 5, 8, 9, 16, 19]),
+        (64, [1, 2, 3, 4, 5, 8, 9, 16, 20, 32, 40, 64]),
     ],
 )
 def test_batch_sizes(most: int, sizes: list[int]) -> None:

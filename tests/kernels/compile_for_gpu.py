@@ -14,6 +14,7 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
 
 from engine.sampling.rng import PURPOSE_SIMULATED, salt
 from kernels.accept_ratio import _accept_ratio
@@ -67,6 +68,11 @@ def kind(name: str, dtype: str) -> str:
     return "fp32" if name in FLOATS else "i32"
 
 
+def aligned_to_16(name: str) -> bool:
+    """As torch allocates: a kernel that is written for such operands is looked at with them."""
+    return name.endswith(("_ptr", "_stride"))
+
+
 SHARED = {90: 227, 80: 99}  # KiB that a block may have; 80 stands for sm_86 too, which has less
 
 
@@ -86,7 +92,10 @@ def compile_one(
         constants["PDL"] = early
     signature = {n: "constexpr" if n in constants else kind(n, dtype) for n in names}
     assert not any(n.isupper() and n not in constants for n in names), "a constant is missing"
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    form = GluonASTSource if kernel.is_gluon() else ASTSource
+    aligned = [i for i, n in enumerate(names) if aligned_to_16(n)] if form is GluonASTSource else []
+    attributes = {(i,): [["tt.divisibility", 16]] for i in aligned}
+    source = form(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
     options = {"num_warps": warps, "num_stages": stages, "launch_pdl": early, **limits}
     built = triton.compile(source, target=target, options=options)
     assert ("griddepcontrol.wait" in built.asm["ptx"]) is early
@@ -124,7 +133,8 @@ def compile_tiles(dtype: str, target: GPUTarget) -> None:
             HEADS=group * 8, GROUP=group, PACK=1, D=dim,
             D_P=power_of_two(dim), PAGE=16, BLOCK_M=tile.rows, BLOCK_N=tile.keys,
             EVEN=kind_of != "extend", TREE=kind_of in ("tree", "window"), WINDOW=kind_of == "window",
-            SPLIT=split, MERGED=merged, TAKEN=taken, HELD=tile.held and kind_of != "window", UPCAST=False,
+            SPLIT=split, MERGED=merged, TAKEN=taken, HELD=tile.held and kind_of != "window", LEAN=False,
+            UPCAST=False,
         )  # fmt: skip
 
 

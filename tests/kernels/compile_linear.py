@@ -5,6 +5,7 @@ bf16 gets every variant, other dtypes every other one: compiling takes a second 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from compile_for_gpu import compile_one
 from triton.backends.compiler import GPUTarget
 
 from kernels.linear_best import _pick
+from kernels.linear_direct import _linear_direct
 from kernels.linear_rows import _linear_rows
 from kernels.linear_split import _sum_parts
 from kernels.linear_tile import _linear_tile
@@ -60,6 +62,22 @@ def tiles(block_k: int) -> Iterator[Variant]:
         }  # fmt: skip
 
 
+def direct() -> Iterator[Variant]:
+    for warps, columns, n, k, block_n, ahead, turns, hold, gate in (
+        (4, 8, 4096, 4096, 8, 4, 1, False, False),
+        (4, 8, 4096, 14336, 16, 4, 1, False, False),
+        (2, 8, 28672, 4096, 32, 2, 2, False, True),
+        (8, 8, 6144, 4096, 8, 2, 3, True, False),
+        (1, 8, 958, 576, 8, 4, 2, False, False),
+        (2, 16, 2880, 576, 16, 3, 1, False, True),
+        (2, 8, 600_000, 4096, 8, 2, 1, False, False),
+    ):
+        sizes = {"M": columns, "N": n, "K": k, "BLOCK_N": block_n, "BLOCK_K": 128 * warps, "WARPS": warps}
+        yield _linear_direct, warps, {
+            **sizes, "AHEAD": ahead, "TURNS": turns, "HOLD": hold, "GATE": gate, "BIAS": n in (958, 2880),
+        }  # fmt: skip
+
+
 def others() -> Iterator[Variant]:
     for gate in (False, True):
         yield _sum_parts, 4, {"N": 3072, "BLOCK_N": 1024, "SPLIT": 3, "GATE": gate, "BIAS": gate}
@@ -69,11 +87,22 @@ def others() -> Iterator[Variant]:
     yield _norm_pair, 4, {"H": 4096, "ROWS": 1, "BLOCK": 4096, "LOOKUP": True}
 
 
+def straight_to_registers(ptx: str, constants: dict[str, Any]) -> None:
+    """Operands are read 16 bytes at a time and multiplied as they are."""
+    if not constants["BIAS"]:  # which is read value by value
+        assert not re.search(r"ld\.global\S*\.b(8|16)\b", ptx), "a narrow load"
+    found = {name for name in (".v4.b32", "m16n8k16", "ldmatrix", "cp.async") if name in ptx}
+    assert found == {".v4.b32", "m16n8k16"}, "operands go through shared memory"
+
+
 def main(capability: int, dtype: str) -> None:
     target = GPUTarget("cuda", capability, 32)
-    variants = [*rows(), *tiles(32 if dtype == "fp32" else 64), *others()]
+    short = [] if dtype == "fp32" else [*direct()]
+    variants = [*short, *rows(), *tiles(32 if dtype == "fp32" else 64), *others()]
     for kernel, warps, constants in variants[:: 1 if dtype == "bf16" else 2]:
-        compile_one(kernel, dtype, target, warps, **constants)
+        built = compile_one(kernel, dtype, target, warps, **constants)
+        if kernel is _linear_direct:
+            straight_to_registers(built.asm["ptx"], constants)
 
 
 if __name__ == "__main__":

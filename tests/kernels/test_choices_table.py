@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from choices_tables import HERE, PLACE, PLAN, TABLE, written
 
-from engine.kernel_choices.plans import BUCKETS, STAGES
+from engine.kernel_choices.plans import BUCKETS, STAGES, Plan
 from engine.kernel_choices.source import read
-from engine.kernel_choices.table import ChoiceTable, Entry, as_document, from_document
+from engine.kernel_choices.table import INTERPRETER, ChoiceTable, Entry, as_document, from_document
 
 
 def test_a_table_survives_its_file(tmp_path: Path) -> None:
@@ -23,6 +23,21 @@ def test_a_table_survives_its_file(tmp_path: Path) -> None:
     choices = found.choices()
     assert choices.plan("linear", "bfloat16", 1, 4096, 4096) == PLAN
     assert choices.plan("linear", "bfloat16", 1, 576, 4096) is None
+
+
+def test_plans_of_older_tables_take_one_turn() -> None:
+    document = as_document(TABLE)
+    for row in document["entries"]:
+        assert row["plan"].pop("turns") == 1
+    assert from_document(document).entries == TABLE.entries
+
+
+def test_what_cannot_be_interpreted_is_no_plan_for_the_interpreter() -> None:
+    direct = {PLACE: Entry(Plan("direct", 8, 256, 2, 2), 1e-6, 2e-6)}
+    assert from_document(as_document(ChoiceTable(HERE, direct))).entries == direct
+    there = replace(HERE, gpu=INTERPRETER)
+    with pytest.raises(ValueError, match="kernel direct, which cannot be interpreted"):
+        from_document(as_document(ChoiceTable(there, direct)))
 
 
 BROKEN: list[tuple[Any, str]] = [
@@ -41,7 +56,7 @@ BAD_ROWS: list[tuple[dict[str, Any], str]] = [
     ({"n": True}, "positive whole number"),
     ({"plan": {"kernel": "rows"}}, "of another form"),
     ({"plan": {**ROW["plan"], "block_n": "4"}}, "of another form"),
-    ({"plan": {**ROW["plan"], "kernel": "magic"}}, "'magic' is none of rows, tile"),
+    ({"plan": {**ROW["plan"], "kernel": "magic"}}, "'magic' is none of rows, tile, direct"),
     ({"plan": {**ROW["plan"], "block_k": 100}}, "block_k=100 is no power of two"),
     ({"plan": {**ROW["plan"], "kernel": "tile", "block_n": 8}}, "16 rows and columns"),
     ({"plan": {**ROW["plan"], "split": 99}}, "split=99"),

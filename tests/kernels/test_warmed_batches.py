@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from engine.kernel_choices.plans import LEAN_TOKENS
 from engine.warm_up import batch_sizes
 from kernels.attention_splits import SplitPlan
 from kernels.attention_tiles import HOPPER, Tile, tiles_for
@@ -23,9 +24,10 @@ def test_every_way_that_attention_cuts_a_batch_is_among_them(
 
     def kernel(batch: int, width: int, positions: int) -> tuple[Tile, bool]:
         room = plan.room(batch, width, *heads)
-        tile = tiles.decoding(width * heads[0] // heads[1], crowded=plan.crowded(batch, heads[1]), room=room)
+        mine = tiles.lean() if batch * width <= LEAN_TOKENS else tiles
+        tile = mine.decoding(width * heads[0] // heads[1], crowded=plan.crowded(batch, heads[1]), room=room)
         return tile, plan.splits(batch, width, *heads, positions).count > 1
 
-    for width, positions, most in product((1, 5, 16), (256, 400, 2048, 8192), (7, 48, 200, 256)):
+    for width, positions, most in product((1, 2, 3, 5, 16), (256, 400, 2048, 8192), (7, 48, 200, 256)):
         known = {kernel(batch, width, positions) for batch in batch_sizes(most)}
         assert known == {kernel(batch, width, positions) for batch in range(1, most + 1)}, (width, positions)
