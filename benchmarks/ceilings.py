@@ -20,16 +20,18 @@ BYTES = 4 << 30  # read by the bandwidth figure: far beyond any cache
 SIDE = 8192  # of the matrix product
 NODES = 1000
 ROUNDS = 7
+SUSTAINED = 0.6  # seconds of products after which a card has settled at the clock that its power allows
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """bandwidth: bytes a second read; flops: a second, bf16 products; node: seconds of a graph's node that
-    depends on the one before; launch and wait: seconds that a graph's launch takes on the host, alone and
-    with the wait for its end."""
+    """bandwidth: bytes a second read; flops: a second, of a few bf16 products; sustained: of many, which draw
+    the card's full power and lower its clock; node: seconds of a graph's node that depends on the one before;
+    launch and wait: seconds that a graph's launch takes on the host, alone and with the wait for its end."""
 
     bandwidth: float
     flops: float
+    sustained: float
     node: float
     launch: float
     wait: float
@@ -47,21 +49,25 @@ def _read(source, out, count, BLOCK: tl.constexpr, STEPS: tl.constexpr):  # noqa
 def measure(device: torch.device) -> Ceilings:
     """All of it, some two seconds."""
     launch, wait, node = _graph_costs(device)
-    return Ceilings(_bandwidth(device), _flops(device), node, launch, wait)
+    return Ceilings(_bandwidth(device), *_flops(device), node, launch, wait)
 
 
-def seconds_of(work: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """Median device seconds of `work`, by events on the current stream; the first run warms up."""
+def seconds_of(work: Callable[[], object], rounds: int = ROUNDS, *, wait: bool = True) -> float:
+    """Median device seconds of `work`, by events on the current stream; the first run warms up. wait: for
+    each before the next one begins; otherwise they follow each other, and the second half counts."""
     work()
-    times: list[float] = []
+    events = []
     for _ in range(rounds):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         work()
         end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3)
-    return statistics.median(times)
+        if wait:
+            end.synchronize()
+        events.append((begin, end))
+    torch.cuda.synchronize()
+    times: list[float] = [begin.elapsed_time(end) / 1e3 for begin, end in events]
+    return statistics.median(times if wait else times[rounds // 2 :])
 
 
 def _bandwidth(device: torch.device) -> float:
@@ -80,9 +86,13 @@ def _bandwidth(device: torch.device) -> float:
     return best
 
 
-def _flops(device: torch.device) -> float:
+def _flops(device: torch.device) -> tuple[float, float]:
+    """(of a few products, of as many as fill SUSTAINED: their second half)."""
     a, b = (torch.randn(SIDE, SIDE, device=device, dtype=torch.bfloat16) for _ in range(2))
-    return 2.0 * SIDE**3 / seconds_of(lambda: torch.mm(a, b))
+    out = torch.empty_like(a)
+    few = seconds_of(lambda: torch.mm(a, b, out=out))
+    many = seconds_of(lambda: torch.mm(a, b, out=out), int(SUSTAINED / few), wait=False)
+    return 2.0 * SIDE**3 / few, 2.0 * SIDE**3 / many
 
 
 def _graph_costs(device: torch.device) -> tuple[float, float, float]:

@@ -145,7 +145,7 @@ def test_throughput_counts_all_tokens(tmp_path: Path) -> None:
 
 
 def test_the_floor_of_a_run_adds_prefill_decode_and_keys() -> None:
-    card = Ceilings(bandwidth=4.0e12, flops=700e12, node=1e-6, launch=8e-6, wait=14e-6)
+    card = Ceilings(bandwidth=4.0e12, flops=700e12, sustained=600e12, node=1e-6, launch=8e-6, wait=14e-6)
     counts = {"extend_steps": 2, "prompt_tokens": 16384, "decode_steps": 100, "decode_rows": 6400}
     llm = SimpleNamespace(shape=SHAPES["llama-3.1-8b"], dtype="bfloat16")
     products, weights = 2 * 7_504_658_432 * 16384 / 700e12, 100 * 7_504_658_432 * 2 / 4.0e12
@@ -179,12 +179,28 @@ def test_transformers_with_our_weights_says_the_same() -> None:
 def test_floors_are_the_sum_of_what_must_be_read() -> None:
     """Llama-3.1-8B: 7.5 billion weights are multiplied, 128 KiB of keys and values a token."""
     shape = SHAPES["llama-3.1-8b"]
-    card = Ceilings(bandwidth=4.6e12, flops=711e12, node=1e-6, launch=8e-6, wait=14e-6)
+    card = Ceilings(bandwidth=4.6e12, flops=711e12, sustained=650e12, node=1e-6, launch=8e-6, wait=14e-6)
     assert floors.matrix_weights(shape) == 7_504_658_432
     assert floors.kv_bytes(shape, "bfloat16", 1) == 131072
     assert floors.byte_floor(shape, "bfloat16", card, 1, 256) == pytest.approx(3.270e-3, rel=1e-3)
     large = floors.two_term_floor(shape, "bfloat16", card, 256, 256 * 256)
     assert large == pytest.approx(2 * 7.504658432e9 * 256 / 711e12 + 131072 * 65536 / 4.6e12)
+
+
+def test_a_step_is_placed_against_both_rates_of_the_card() -> None:
+    """At 256 requests products count, at one bytes do: the clock's share shows in the former alone."""
+    card = Ceilings(bandwidth=4.6e12, flops=720e12, sustained=600e12, node=1e-6, launch=8e-6, wait=14e-6)
+    llm = SimpleNamespace(shape=SHAPES["llama-3.1-8b"], dtype="bfloat16", spec=SimpleNamespace(width=1))
+    took = stepping.Decoded(10e-3, 1.0, 256.0, 0.0, 1.0, 0.0, 1.0, 0)
+    many, one = (decode.row(llm, batch, 256, took, card) for batch in (256, 1))  # type: ignore[arg-type]
+    keys = 131072 * 65536 / 4.6e12
+    assert many["of both terms"] == pytest.approx((2 * 7.504658432e9 * 256 / 720e12 + keys) / 10e-3)
+    assert many["of both, sustained rate"] == pytest.approx((2 * 7.504658432e9 * 256 / 600e12 + keys) / 10e-3)
+    assert (
+        one["of both, sustained rate"]
+        == one["of both terms"]
+        == pytest.approx(one["share of the byte floor"])
+    )
 
 
 def test_a_table_shows_dashes_and_three_digits() -> None:
