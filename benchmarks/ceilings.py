@@ -20,7 +20,7 @@ BYTES = 4 << 30  # read by the bandwidth figure: far beyond any cache
 SIDE = 8192  # of the matrix product
 NODES = 1000
 ROUNDS = 7
-SUSTAINED = 0.6  # seconds of products after which a card has settled at the clock that its power allows
+SUSTAINED = 1.5  # seconds of products after which a card has settled at the clock that its power allows
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def _crowded_half(tokens: int, most: int, limits: Limits) -> tuple[int, ...]:
 
 
 def batch_sizes(most: int) -> list[int]:
-    """Powers of two, a quarter more of each from 16 on, the largest batch, and the first beyond few tokens.
+    """Powers of two, a quarter more of each from 16 on, the largest batch, and those around few tokens.
 
     The quarters: attention takes other tiles, and splits no longer, from limits of its own on; between two of
     those there may be no power of two: 133 to 160 requests with 8 KV heads and 132 processors. Few tokens:
@@ -84,5 +84,6 @@ def batch_sizes(most: int) -> list[int]:
     """
     powers = {1 << n for n in range(most.bit_length())}
     quarters = {size + size // 4 for size in powers if size >= 16}
-    first = {LEAN_TOKENS // width + 1 for width in range(1, LEAN_TOKENS + 1)}
-    return sorted(size for size in powers | quarters | first | {most} if size <= most)
+    last = {LEAN_TOKENS // width for width in range(1, LEAN_TOKENS + 1)}
+    around = last | {size + 1 for size in last}
+    return sorted(size for size in powers | quarters | around | {most} if size <= most)

@@ -57,6 +57,14 @@ def enter(PDL: tl.constexpr) -> None:  # noqa: N803
         gdc_launch_dependents()
 
 
+@gluon_jit  # type: ignore[untyped-decorator]
+def gluon_enter(PDL: tl.constexpr) -> None:  # noqa: N803
+    """`enter`, of kernels in Gluon."""
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+
+
 def dependent(wanted: bool) -> dict[str, bool]:
     """Launch arguments of a kernel that calls `enter`: its programs may start while the kernel in front ends
     (programmatic dependent launch, compute capability 9 and up)."""

@@ -17,17 +17,7 @@ from __future__ import annotations
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
-from kernels.launch import gluon_jit
-
-
-@gluon_jit
-def _enter(tokens, PDL: gl.constexpr):
-    """kernels.launch.enter, in this language."""
-    if PDL:
-        gl.inline_asm_elementwise(
-            "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.u32 $0, $1;", "=r,r", [tokens],
-            dtype=gl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
+from kernels.launch import gluon_enter, gluon_jit
 
 
 @gluon_jit
@@ -210,7 +200,7 @@ def _linear_direct(
     us = ()
     if GATE:
         us = _first_weights(w_ptr + rows + OUT * K + k, real, k, K, BLOCK_K, AHEAD, SPAN > OUT)
-    _enter(tokens, PDL)  # these are on their way while the kernel in front ends
+    gluon_enter(PDL)
 
     share_x = gl.arange(0, WARPS, layout=gl.SliceLayout(1, gl.SliceLayout(2, right)))[:, None, None]
     k_x = gl.arange(0, SHARE // 2, layout=gl.SliceLayout(0, gl.SliceLayout(2, right)))[None, :, None]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 ROWS, TILE, DIRECT = "rows", "tile", "direct"
 # Most tokens: those of the rows kernel have accumulators of their own, those of the others share a tile.
 MOST_TOKENS = {ROWS: 8, TILE: 64, DIRECT: 16}
-LEAN_TOKENS = 8  # most of products that do without shared memory: more are the tile kernel's
+LEAN_TOKENS = 5  # up to which a pass gains by products that leave shared memory alone: 8 come out even
 HELD_INPUTS = 64  # most registers of a thread in which the direct kernel keeps x from block to block
 SHARE = 128  # least columns that a warp of the direct kernel reads at a time
 BUCKETS = (1, 2, 3, 4, 5, 6, 8, 16, 32, 64)  # numbers of tokens that are measured

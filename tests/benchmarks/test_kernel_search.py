@@ -9,7 +9,16 @@ import pytest
 
 from benchmarks.kernel_candidates import Card, fits, neighbours, starts
 from benchmarks.kernel_search import QUICK, Stopwatch, best_entry, winners
-from engine.kernel_choices.plans import BEST, BUCKETS, LINEAR, NORM_GATED, NORM_LINEAR, Place, Plan
+from engine.kernel_choices.plans import (
+    BEST,
+    BUCKETS,
+    LEAN_TOKENS,
+    LINEAR,
+    NORM_GATED,
+    NORM_LINEAR,
+    Place,
+    Plan,
+)
 from engine.kernel_choices.table import Entry
 
 H200 = Card(132, 227 << 10)
@@ -43,7 +52,7 @@ def test_kernels_that_run_into_each_other_do_not_divide_memory_differently(token
     for stage, n, k in SITES:
         place = Place(stage, "bfloat16", tokens, n, k)
         kernels = {plan.kernel for plan in starts(place, lean, [tile])}
-        assert ("tile" in kernels) is (tokens > 8 or stage == BEST), place
+        assert ("tile" in kernels) is (tokens > LEAN_TOKENS or stage == BEST), place
         assert fits(tile, replace(place, dtype="float32"), lean) is fits(
             tile, replace(place, dtype="float32"), H200
         )

@@ -145,11 +145,11 @@ def test_a_run_starts_from_what_the_file_holds(
         lambda device: {"device": {}, "versions": {}, "date": "", "command": ""},
     )
     won = Plan("tile", 64, 128, 4, 4, swap=True, gate=True)
-    tune_kernels.Kept(Circumstances.here("x"), table).add(replace(place, tokens=8), Entry(won, 1e-5, 2e-5))
-    assert tune_kernels.main(["--tokens", "5", "--out", str(table), *quick]) == 0
+    tune_kernels.Kept(Circumstances.here("x"), table).add(replace(place, tokens=16), Entry(won, 1e-5, 2e-5))
+    assert tune_kernels.main(["--tokens", "8", "--out", str(table), *quick]) == 0
     entries = read(table).entries
-    assert entries[replace(place, tokens=8)].plan == won
-    found = entries[replace(place, tokens=5)].plan
+    assert entries[replace(place, tokens=16)].plan == won
+    found = entries[replace(place, tokens=8)].plan
     assert found is not None
     assert found.norm
     assert tried[:2] == [won, replace(won, norm=True)]

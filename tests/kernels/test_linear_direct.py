@@ -123,9 +123,9 @@ def choices(plans: dict[int, Plan | None], products: list[tuple[int, int]] = PRO
 @pytest.mark.parametrize(
     ("plans", "tokens"),
     [
-        ({1: Plan("rows", 8, 64), 5: PLAIN, 8: PLAIN, 16: PLAIN}, {1, 2, 3, 4, 5, 6, 7, 8}),
-        ({1: Plan("rows", 8, 64), 5: PLAIN}, {1, 2, 3, 4, 5}),
-        ({1: PLAIN, 5: Plan(TILE, 16, 64), 8: PLAIN}, {1, 6, 7, 8}),
+        ({1: Plan("rows", 8, 64), 5: PLAIN, 8: PLAIN, 16: PLAIN}, {1, 2, 3, 4, 5}),
+        ({1: Plan("rows", 8, 64), 4: PLAIN}, {1, 2, 3, 4}),
+        ({1: PLAIN, 2: Plan(TILE, 16, 64), 4: PLAIN, 8: PLAIN}, {1, 3, 4, 5}),
         ({1: PLAIN, 5: None}, {1}),
         ({}, set()),
     ],
@@ -134,6 +134,6 @@ def test_few_tokens_are_lean_where_every_product_is(plans: dict[int, Plan | None
     assert choices(plans).lean("bfloat16", PRODUCTS) == tokens
     assert choices(plans).lean("float16", PRODUCTS) == set()
     assert choices(plans).lean("bfloat16", [*PRODUCTS, (64, 64)]) == set(), "a product without a plan"
-    one_is_not = {Place(LINEAR, "bfloat16", 8, *PRODUCTS[0]): Plan(TILE, 16, 64)}
-    mixed = Choices({Place(LINEAR, "bfloat16", 8, *PRODUCTS[1]): PLAIN, **one_is_not})
+    one_is_not = {Place(LINEAR, "bfloat16", 5, *PRODUCTS[0]): Plan(TILE, 16, 64)}
+    mixed = Choices({Place(LINEAR, "bfloat16", 5, *PRODUCTS[1]): PLAIN, **one_is_not})
     assert mixed.lean("bfloat16", PRODUCTS) == set()
