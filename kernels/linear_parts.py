@@ -1,6 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # ruff: noqa: N803
-"""What the product kernels share: the norm on the way in, bias, SwiGLU and rounding on the way out.
+"""What the product kernels share: weights and norm on the way in, bias, SwiGLU and rounding on the way out.
 
 Values are rounded exactly where separate kernels would store them. Knows no grid.
 Legend: T tokens, N outputs, K inputs. `given`: (x, residual, norm weight, stride of x, stride of residual);
@@ -61,6 +61,17 @@ def weight_row(line, N: tl.constexpr, K: tl.constexpr, GATE: tl.constexpr):
     if N * K > 2147483647:
         row = row.to(tl.int64)
     return row
+
+
+@jit
+def weights(w_ptr, row, k, K: tl.constexpr, EVEN: tl.constexpr):
+    """W at row x k, which no other program reads; columns past the last are 0. EVEN: as `below` has it."""
+    at = w_ptr + row[:, None] * K + k[None, :]
+    if EVEN:
+        w = tl.load(at, eviction_policy="evict_first")
+    else:
+        w = tl.load(at, mask=(k < K)[None, :], other=0.0, eviction_policy="evict_first")
+    return w
 
 
 @jit

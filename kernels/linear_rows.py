@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton.language as tl
 
 from kernels.launch import enter, jit
-from kernels.linear_parts import below, inputs, leave, stream, weight_row
+from kernels.linear_parts import below, inputs, leave, stream, weight_row, weights
 
 
 @jit
@@ -50,16 +50,6 @@ def _add(sums, w, given, k, inside, scales, T: tl.constexpr, NORM: tl.constexpr,
 
 
 @jit
-def _weights(w_ptr, row, k, K: tl.constexpr, EVEN: tl.constexpr):
-    at = w_ptr + row[:, None] * K + k[None, :]
-    if EVEN:
-        w = tl.load(at, eviction_policy="evict_first")
-    else:
-        w = tl.load(at, mask=(k < K)[None, :], other=0.0, eviction_policy="evict_first")
-    return w.to(tl.float32)
-
-
-@jit
 def _linear_rows(
     x_ptr, residual_ptr, norm_ptr, w_ptr, bias_ptr, out_ptr, total_ptr, part_ptr, index_ptr,
     x_stride, residual_stride, eps,
@@ -74,7 +64,7 @@ def _linear_rows(
     line = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row = weight_row(line, N, K, GATE)
     k = split * (STEPS * BLOCK_K) + tl.arange(0, BLOCK_K)
-    w = _weights(w_ptr, row, k, K, EVEN)
+    w = weights(w_ptr, row, k, K, EVEN).to(tl.float32)
     enter(PDL)  # the first weights are on their way while the kernel in front ends
 
     given = (x_ptr, residual_ptr, norm_ptr, x_stride, residual_stride)
@@ -84,7 +74,7 @@ def _linear_rows(
     sums = _add(sums, w, given, k, below(k, K, EVEN), scales, T, NORM, F)
     for step in tl.static_range(1, STEPS):
         after = k + step * BLOCK_K
-        w = _weights(w_ptr, row, after, K, EVEN)
+        w = weights(w_ptr, row, after, K, EVEN).to(tl.float32)
         sums = _add(sums, w, given, after, below(after, K, EVEN), scales, T, NORM, F)
 
     sink = (bias_ptr, out_ptr, part_ptr, index_ptr)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton.language as tl
 
 from kernels.launch import enter, jit
-from kernels.linear_parts import below, inputs, leave, stream, weight_row
+from kernels.linear_parts import below, inputs, leave, stream, weight_row, weights
 
 AHEAD = tl.constexpr(4)  # steps of K that are fetched before the kernel in front has ended
 
@@ -33,16 +33,6 @@ def _scales(
                 at = token[:, None] * K + k[None, :]
                 tl.store(total_ptr + at, x.to(total_ptr.dtype.element_ty), mask=inside & stores)
     return tl.rsqrt(tl.sum(squares, axis=1) / K + eps)[:, None]
-
-
-@jit
-def _weights(w_ptr, row, k, K: tl.constexpr, EVEN: tl.constexpr):
-    at = w_ptr + row[:, None] * K + k[None, :]
-    if EVEN:
-        w = tl.load(at, eviction_policy="evict_first")
-    else:
-        w = tl.load(at, mask=(k < K)[None, :], other=0.0, eviction_policy="evict_first")
-    return w
 
 
 @jit
@@ -95,7 +85,7 @@ def _linear_tile(
     acc = tl.full((BLOCK_N, M) if SWAP else (M, BLOCK_N), 0.0, tl.float32)
     for step in range(0, STEPS):
         k = first + step * BLOCK_K + tl.arange(0, BLOCK_K)
-        w = _weights(w_ptr, row, k, K, EVEN)
+        w = weights(w_ptr, row, k, K, EVEN)
         known = below(k, K, EVEN)[None, :]
         x = inputs(given, token[:, None], k[None, :], real[:, None] & known, known, scales, NORM)
         acc = _add(acc, x, w, SWAP, UPCAST)
