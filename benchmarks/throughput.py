@@ -47,7 +47,7 @@ def timed(llm: LLM, prompts: Sequence[list[int]], params: Sequence[SamplingParam
     """(seconds, what was counted) of a run, with a word at each quarter of the requests."""
     ended = 0
 
-    def tell(output: RequestOutput) -> None:
+    def tell(_: RequestOutput) -> None:
         nonlocal ended
         ended += 1
         if 4 * ended // len(prompts) > 4 * (ended - 1) // len(prompts):

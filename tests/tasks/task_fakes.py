@@ -98,7 +98,7 @@ class FakeEngine:
         if request["finish"][index] is not None:
             return None
         params, out = request["params"], request["out"][index]
-        new = []
+        new: list[int] = []
         while len(new) < self.width and request["finish"][index] is None:
             token = self.script([*request["prompt"], *([index] if index else []), *out])
             out.append(token)
