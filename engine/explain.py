@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from engine.compose import Resolved, compose
+from engine.compose import Resolved
 from engine.conf_tree import conf_tree
 from engine.facts import Facts, Slot, gather
 from engine.footprints import kv_layout
@@ -66,11 +66,6 @@ def explain(resolved: Resolved) -> Explanation:
     """Explain a composed config; violations are part of the answer, not an error."""
     facts = gather(resolved)
     return Explanation(facts, host_length_causes(facts), verdicts(facts), plan(facts))
-
-
-def explain_overrides(overrides: Sequence[str] = ()) -> Explanation:
-    """The same for a command line. Raises UserError where it names something unknown."""
-    return explain(compose(overrides))
 
 
 def explain_config(config: Mapping[str, Any], overrides: Sequence[str]) -> Explanation:

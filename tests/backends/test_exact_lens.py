@@ -8,8 +8,9 @@ import pytest
 
 from backends.exact_lens import ExactLens
 from engine import LLM, SamplingParams
+from engine.compose import compose
 from engine.errors import UserError
-from engine.explain import explain_overrides
+from engine.explain import explain
 from engine.metrics import difference
 
 TINY = ("model=tiny", "model.dtype=float32", "threads=1", "cache=none")
@@ -36,14 +37,14 @@ def test_same_ids_and_a_wait_a_step(spec: str) -> None:
 
 
 def test_explain_names_the_cause() -> None:
-    told = explain_overrides([*TINY, *FORCED])
+    told = explain(compose([*TINY, *FORCED]))
     assert told.needs_cpu_seq_lens
     assert told.caused_by == ("target attention (ExactLens)",)
-    assert not explain_overrides(TINY).needs_cpu_seq_lens
+    assert not explain(compose(TINY)).needs_cpu_seq_lens
 
 
 def test_no_step_graph_gives_exact_lengths() -> None:
-    told = explain_overrides([*TINY, *FORCED, "attention@attention.inner=triton", "graph=step"])
+    told = explain(compose([*TINY, *FORCED, "attention@attention.inner=triton", "graph=step"]))
     assert not told.accepted
 
 

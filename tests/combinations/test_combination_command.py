@@ -15,7 +15,7 @@ from benchmarks.combination_cells import Cell, covering, pairs
 from benchmarks.combinations import REFERENCE, main, usual
 from engine.compose import compose
 from engine.errors import UserError
-from engine.explain import explain_overrides
+from engine.explain import explain
 from engine.rules import violations
 from engine.two_batches import driver
 
@@ -129,7 +129,7 @@ def test_an_engine_of_the_embedded_model_takes_little_beside_its_weights():
     """Of the largest combination on a GPU, without the margin that nothing touches."""
     sizes = usual(32, 200)
     asked = ("model=smollm2", "model.dtype=float32", "device=cuda", *sizes)
-    plans = [explain_overrides(cell.overrides(asked)).plan for cell in covering(TRITON)]
+    plans = [explain(compose(cell.overrides(asked))).plan for cell in covering(TRITON)]
     found = [sum(item.bytes for item in plan.items if item.name not in APART) for plan in plans if plan]
     assert len(found) == len(plans)
     assert max(found) < 640 << 20

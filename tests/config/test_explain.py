@@ -8,7 +8,8 @@ import pytest
 
 from engine.batch import HostLens
 from engine.build import target_class
-from engine.explain import explain, explain_config, explain_overrides
+from engine.compose import compose
+from engine.explain import explain, explain_config
 from engine.explain_text import render
 from engine.memory import human
 from engine.rules import RULES, compose_checked
@@ -53,7 +54,7 @@ def test_a_name_that_does_not_exist_cannot_be_explained(cli):
 
 def test_text_names_every_slot_rule_part_and_memory_item(cli):
     text = cli("task=explain", "model=tiny", "device=cpu").out
-    found = explain_overrides(["model=tiny", "device=cpu"])
+    found = explain(compose(["model=tiny", "device=cpu"]))
     words = [rule.name for rule in RULES] + [slot.role for slot in found.facts.slots]
     words += list(found.facts.parts) + [item.name for item in found.plan.items]
     assert [word for word in words if word not in text] == []
@@ -63,7 +64,7 @@ def test_text_names_every_slot_rule_part_and_memory_item(cli):
 
 
 def test_text_is_plain_unless_color_is_asked_for():
-    found = explain_overrides(["model=tiny"])
+    found = explain(compose(["model=tiny"]))
     assert "\x1b" not in render(found)
     assert "\x1b" in render(found, color=True)
 
@@ -76,6 +77,6 @@ def test_a_config_and_its_overrides_explain_like_the_command_line():
 
 @pytest.mark.parametrize("task", ["generate", "verify", "bench", "chat"])
 def test_every_task_can_be_asked_about_through_the_api(task):
-    found = explain_overrides([f"task={task}", "model=tiny", "device=cpu"])
+    found = explain(compose([f"task={task}", "model=tiny", "device=cpu"]))
     assert found.accepted
     json.dumps(found.as_dict(), allow_nan=False)

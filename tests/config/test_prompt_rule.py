@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from engine.compose import compose
 from engine.errors import UserError
-from engine.explain import explain_overrides
+from engine.explain import explain
 from engine.rules import compose_checked
 from engine.sweeps.axes import axes_of, extra_lines, lines_of
 from engine.sweeps.cells import judged
@@ -53,7 +54,7 @@ def test_a_prompt_beside_what_it_would_hide_is_refused_with_the_way_out(
     ],
 )
 def test_one_of_the_two_is_as_it_was(lines: list[str], verdict: str) -> None:
-    found = explain_overrides([*TINY, *lines])
+    found = explain(compose([*TINY, *lines]))
     assert next(v for v in found.verdicts if v.rule == "workload").verdict == verdict
     assert found.accepted
 

@@ -11,7 +11,7 @@ from support.engines import make
 
 from engine.compose import compose
 from engine.errors import UserError
-from engine.explain import explain_overrides
+from engine.explain import explain
 from engine.rules import check
 from speculative.base import SpecPlan
 from speculative.eagle3.drafter import Eagle3
@@ -98,7 +98,7 @@ def test_a_target_without_states_is_refused_by_name() -> None:
 
 
 def objection(overrides: list[str]) -> str:
-    [verdict] = [v for v in explain_overrides(overrides).verdicts if v.rule == "draft model"]
+    [verdict] = [v for v in explain(compose(overrides)).verdicts if v.rule == "draft model"]
     assert verdict.violated
     return verdict.reason
 
@@ -116,7 +116,7 @@ def test_the_memory_plan_holds_what_is_allocated(shape: tuple[str, ...], dtype: 
     """K11: the draft's weights, its KV and what it relays are in the plan, known without torch."""
     sizes = ("cache.tokens=1024", "cache.max_context=512", "scheduler.max_running=3")
     overrides = ["model=tiny", f"model.dtype={dtype}", *shape, *sizes]
-    found = explain_overrides(overrides).plan
+    found = explain(compose(overrides)).plan
     assert found is not None
     items = {item.name: item.bytes for item in found.items}
     assert ("draft scratch" in items) == ("spec.topk=3" in shape)

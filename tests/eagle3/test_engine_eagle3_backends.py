@@ -14,7 +14,7 @@ from backends.torch_sdpa import TorchSDPA
 from engine.batch import ForwardBatch, Mode
 from engine.compose import compose
 from engine.errors import UserError
-from engine.explain import explain_overrides
+from engine.explain import explain
 from engine.llm import LLM
 from engine.params import SamplingParams
 from speculative.width import WidthChoice
@@ -133,10 +133,10 @@ def test_drafters_without_a_model_refuse_draft_attention(spec: str) -> None:
 
 def test_the_draft_follows_the_targets_attention() -> None:
     chosen = ["model=tiny", *CHAIN, "attention=triton"]
-    found = explain_overrides(chosen)
+    found = explain(compose(chosen))
     names = [slot.backend.name.rpartition(".")[2] for slot in found.facts.slots if slot.backend]
     assert names == ["TritonAttention"] * 3
-    other = explain_overrides([*chosen, "attention@spec.draft_attention=torch"])
+    other = explain(compose([*chosen, "attention@spec.draft_attention=torch"]))
     names = [slot.backend.name.rpartition(".")[2] for slot in other.facts.slots if slot.backend]
     assert names == ["TritonAttention", "TorchSDPA", "TorchSDPA"]
 

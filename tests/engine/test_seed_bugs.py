@@ -18,7 +18,8 @@ import engine.scheduler
 from backends.base import AttentionBackend
 from backends.torch_sdpa import TorchSDPA
 from engine.batch import ForwardBatch, Mode, ScheduledStep
-from engine.explain import explain_overrides
+from engine.compose import compose
+from engine.explain import explain
 from engine.params import SamplingParams
 
 PROMPTS = [[65 + i, 2 * i, 7, 9, i] * (1 + 3 * i) for i in range(5)]
@@ -79,7 +80,7 @@ def plain() -> list[tuple[tuple[int, ...], str, str]]:
 def test_a_slot_without_a_forward_is_none_and_forces_nothing(
     drafter: str, draft: bool, extend: bool, attention: str
 ) -> None:
-    found = explain_overrides([*TINY, f"attention={attention}", *DRAFTERS[drafter]])
+    found = explain(compose([*TINY, f"attention={attention}", *DRAFTERS[drafter]]))
     slots = {slot.role: slot.backend is not None for slot in found.facts.slots}
     assert slots == {"target": True, "draft": draft, "draft_extend": extend}
     assert (found.needs_cpu_seq_lens, found.caused_by) == (False, ())
@@ -92,7 +93,7 @@ def test_the_built_engine_agrees_with_the_facts(drafter: str) -> None:
         container = llm._container
         slots = {role: backend is not None for role, backend in container.slots()}
         assert container.needs_lens() == (False, ())
-        found = explain_overrides([*TINY, *DRAFTERS[drafter]])
+        found = explain(compose([*TINY, *DRAFTERS[drafter]]))
         assert slots == {slot.role: slot.backend is not None for slot in found.facts.slots}
 
 

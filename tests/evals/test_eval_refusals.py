@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from evals.eval_cases import run, write
 
+from engine.compose import compose
 from engine.errors import UserError
-from engine.explain import explain_overrides
+from engine.explain import explain
 from engine.rules import compose_checked
 
 
@@ -60,7 +61,7 @@ def test_a_run_that_cannot_be_compared_builds_no_engine(
     [("sample", "ok", "eval=gsm8k can be read"), ("/no/such", "violated", "cannot read eval.path=/no/such")],
 )
 def test_explain_judges_the_questions(path: str, verdict: str, words: str) -> None:
-    found = explain_overrides(["task=explain", "model=tiny", "eval=gsm8k", f"eval.path={path}"])
+    found = explain(compose(["task=explain", "model=tiny", "eval=gsm8k", f"eval.path={path}"]))
     rule = next(v for v in found.verdicts if v.rule == "evaluation")
     assert rule.verdict == verdict
     assert words in rule.reason
@@ -77,7 +78,7 @@ def test_explain_judges_the_questions(path: str, verdict: str, words: str) -> No
     ],
 )
 def test_a_workload_that_nobody_asks_is_refused_by_name(lines: list[str], verdict: str, words: str) -> None:
-    found = explain_overrides(["task=eval", "model=tiny", "eval=gsm8k", "eval.path=sample", *lines])
+    found = explain(compose(["task=eval", "model=tiny", "eval=gsm8k", "eval.path=sample", *lines]))
     rule = next(v for v in found.verdicts if v.rule == "workload")
     assert rule.verdict == verdict
     assert words in rule.reason
@@ -86,5 +87,5 @@ def test_a_workload_that_nobody_asks_is_refused_by_name(lines: list[str], verdic
 
 @pytest.mark.parametrize("task", ["chat", "train_eagle3"])
 def test_other_tasks_without_a_workload_refuse_one_too(task: str) -> None:
-    found = explain_overrides([f"task={task}", "model=tiny", "workload.limit=3"])
+    found = explain(compose([f"task={task}", "model=tiny", "workload.limit=3"]))
     assert f"task={task} asks no workload" in next(v for v in found.verdicts if v.violated).reason

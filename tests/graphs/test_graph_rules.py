@@ -7,7 +7,7 @@ from support.static_attention import static_config
 
 from engine.compose import compose
 from engine.errors import UserError
-from engine.explain import explain, explain_overrides
+from engine.explain import explain
 from engine.explain_text import render
 from engine.facts import gather
 from engine.rules import check, verdicts
@@ -87,7 +87,7 @@ def test_a_step_graph_gives_no_exact_lengths() -> None:
 
 
 def test_explain_says_what_is_captured() -> None:
-    found = explain_overrides([*BASE, "graph=step", "attention=triton", "graph.sizes=[1,4]"])
+    found = explain(compose([*BASE, "graph=step", "attention=triton", "graph.sizes=[1,4]"]))
     assert found.accepted
     step = found.as_dict()["step"]
     assert step["graph"] == ["propose", "forward", "accept", "commit", "observe", "results"]
@@ -95,7 +95,7 @@ def test_explain_says_what_is_captured() -> None:
     text = render(found)
     assert "propose, forward, accept" in text
     assert "batches of 1, 4" in text
-    none = explain_overrides([*BASE])
+    none = explain(compose([*BASE]))
     assert none.as_dict()["step"]["sizes"] == none.as_dict()["step"]["graph"] == []
     assert "captured at start" not in render(none)
 

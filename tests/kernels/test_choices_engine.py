@@ -11,7 +11,8 @@ from linear_cases import CPU
 from support.engines import answers, make
 
 from engine.cli.main import main
-from engine.explain import explain_overrides, kernels_text
+from engine.compose import compose
+from engine.explain import explain, kernels_text
 from engine.kernel_choices.plans import BEST, BUCKETS, LINEAR, NORM_GATED, NORM_LINEAR, Place, Plan
 from engine.kernel_choices.table import (
     INTERPRETER,
@@ -136,7 +137,7 @@ def test_a_backend_without_own_kernels_says_that_a_table_is_not_used(
 
 def test_explained(table: Path) -> None:
     def text(*overrides: str) -> str:
-        return kernels_text(explain_overrides([*TINY, *overrides]).facts)
+        return kernels_text(explain(compose([*TINY, *overrides])).facts)
 
     assert "the attention backend follows no table" in text("attention=torch")
     told = text("attention=triton", "device=cpu")
@@ -144,7 +145,7 @@ def test_explained(table: Path) -> None:
     assert "tune_kernels" not in told  # it measures GPUs
     assert "kernels=torch" in text("attention=triton", "kernels=torch")
     assert f"own kernels at {len(BUCKETS) * len(SITES)} of" in text("attention=triton", f"kernels={table}")
-    refused = explain_overrides([*TINY, "kernels=none.json"])
+    refused = explain(compose([*TINY, "kernels=none.json"]))
     assert not refused.accepted
     assert [v.reason for v in refused.verdicts if v.violated] == [
         "kernels=none.json does not exist; give a table that `python -m benchmarks.tune_kernels --out FILE` "

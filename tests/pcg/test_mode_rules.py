@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.compose import compose
-from engine.explain import explain_overrides
+from engine.explain import explain
 from engine.facts import gather
 from engine.rules import verdicts, violations
 
@@ -72,7 +72,7 @@ def test_what_splitting_does_on_one_device_is_said() -> None:
 
 
 def test_explain_tells_it_too() -> None:
-    found = explain_overrides(base("tbo=two_batch", "pcg=piecewise"))
+    found = explain(compose(base("tbo=two_batch", "pcg=piecewise")))
     told = {rule["rule"]: rule["reason"] for rule in found.as_dict()["rules"]}
     assert "nothing to overlap" in told["two batches"]
     assert "segments between attention calls, which run eagerly: 5 sizes, up to 128" in told["prefill graph"]
@@ -85,6 +85,6 @@ def test_neither_mode_makes_host_lengths_needed() -> None:
     """Y5: the combination that others force onto host lengths."""
     for tbo, pcg in (("two_batch", "piecewise"), ("two_batch", "none"), ("none", "piecewise")):
         for spec in (("spec=ngram",), ("spec=eagle3", "spec.load=dummy")):
-            found = explain_overrides(base(f"tbo={tbo}", f"pcg={pcg}", *spec))
+            found = explain(compose(base(f"tbo={tbo}", f"pcg={pcg}", *spec)))
             assert found.accepted
             assert not found.needs_cpu_seq_lens
