@@ -80,7 +80,6 @@ class Request:
         "prompt_ids",
         "row",
         "sampling",
-        "scheduled_at",
         "seed",
         "shared_pages",
         "state",
@@ -127,7 +126,6 @@ class Request:
         self.worst = 0
         self.last_step = 0
         self.arrived = time.perf_counter()
-        self.scheduled_at = 0.0
         self.token_times: list[float] = []
         self.leave_table()
 

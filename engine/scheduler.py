@@ -67,7 +67,6 @@ class Scheduler:
         self.ledger = PageLedger(pages, cache)
         self._widths = widths
         self._tape = tape
-        self._clock = clock
         self._classes = SamplingClasses()
         reservation = Reservation(widths.widest, draft_slots)
         pool = pages * cache.page_size
@@ -224,7 +223,6 @@ class Scheduler:
             roster.start(request)
             if request.cached_tokens < 0:  # after a retraction nothing is prompt or cached again
                 request.cached_tokens = request.bound
-                request.scheduled_at = self._clock()
                 self.metrics.prompt_tokens += request.prompt_len
                 self.metrics.cached_tokens += request.bound
         return new

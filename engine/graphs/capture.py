@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from engine.graphs.cost import CaptureCost, total
+from engine.graphs.cost import CaptureCost
 from engine.graphs.recording import Recording, record
 
 T = TypeVar("T")
@@ -60,11 +60,6 @@ class Capturer(ABC):
     def has_room(self) -> bool:
         """Whether the device has memory for another graph, with some left for everybody else."""
         return True
-
-    @property
-    def cost(self) -> CaptureCost:
-        """Of all phases."""
-        return total(self.costs)
 
     def lend(self, result: Tensor) -> Tensor:
         """A captured result without keeping its memory, which later captures may then use for theirs. It has

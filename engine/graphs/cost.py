@@ -17,16 +17,6 @@ class CaptureCost:
     bytes: int = 0
 
 
-def total(costs: Mapping[str, CaptureCost]) -> CaptureCost:
-    """Of all phases."""
-    every = costs.values()
-    return CaptureCost(
-        sum(cost.captures for cost in every),
-        sum(cost.seconds for cost in every),
-        sum(cost.bytes for cost in every),
-    )
-
-
 def cost_rows(costs: Mapping[str, CaptureCost]) -> dict[str, Any]:
     """For a result: {phase: {captures, seconds, bytes}}."""
     return {phase: asdict(cost) for phase, cost in costs.items()}

@@ -7,6 +7,7 @@ import logging
 import pytest
 import torch
 from graph_cases import BASE, PLAIN, drafting, reference, same, samples, table
+from support.captures import captures
 from support.device_drafters import Follower
 from support.drafters import Scripted
 from support.static_attention import ids, static_engine
@@ -202,7 +203,7 @@ def test_no_graph_is_made_where_no_memory_is_left(caplog: pytest.LogCaptureFixtu
     with static_engine(*PLAIN) as llm:
         plain = ids(llm, [[4, 5]], GREEDY)
     capturer = CpuCapturer()
-    vars(capturer)["has_room"] = lambda: capturer.cost.captures < 2
+    vars(capturer)["has_room"] = lambda: captures(capturer) < 2
     with static_engine(*BASE, "graph=step", parts={"capturer": capturer}) as llm:
         assert {kind.size for kind in kinds(llm)} == {2, 4}, "the largest came first"
         assert ids(llm, [[4, 5]], GREEDY) == plain

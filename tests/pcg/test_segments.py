@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from pcg_cases import CPU, PAGE, Bench, prompts, uninitialised_is_nan
+from support.captures import captures
 from torch import Tensor
 
 from backends.base import AttentionBackend
@@ -87,7 +88,7 @@ def test_passes_in_any_order_leave_nothing_behind_for_the_next() -> None:
         torch.testing.assert_close(hidden, wanted, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(aux, states, rtol=1e-5, atol=1e-5)
     assert metrics.graph_prefills == 5
-    assert capturer.cost.captures == 3 * 4  # sizes, and a segment more than there are layers
+    assert captures(capturer) == 3 * 4  # sizes, and a segment more than there are layers
     assert metrics.capture_pauses == 3
     assert metrics.capture_pause_seconds > 0
 
@@ -134,7 +135,7 @@ def test_everything_is_captured_at_start_for_each_lane() -> None:
     second = Bench.attention_of(type(bench.attention), bench.model)
     told: list[tuple[int, int]] = []
     passes.prepare((bench.attention, second), CPU, lambda what, done, total: told.append((done, total)))
-    assert capturer.cost.captures == 2 * 3 * 4
+    assert captures(capturer) == 2 * 3 * 4
     assert told == [(i, 6) for i in range(7)]
     assert bench.padding_is_finite()
     for lane, attention in enumerate((bench.attention, second)):
@@ -142,7 +143,7 @@ def test_everything_is_captured_at_start_for_each_lane() -> None:
             with torch.inference_mode():
                 attention.init_forward_metadata(batch)
                 drive(passes.begin(batch, attention.ops, lane), attention, batch)
-    assert capturer.cost.captures == 2 * 3 * 4
+    assert captures(capturer) == 2 * 3 * 4
     assert metrics.graph_prefills == 10
     assert metrics.capture_pauses == 0
     assert "prefill pieces" in capturer.costs
@@ -178,7 +179,7 @@ def test_sizes_above_the_largest_run_eagerly_are_counted_and_named_once(
     for _ in range(3):
         hidden, _ = run(passes, bench.attention, prompts(20, 5))
     torch.testing.assert_close(hidden, expected(prompts(20, 5))[0], rtol=1e-5, atol=1e-5)
-    assert (metrics.eager_prefills, metrics.graph_prefills, capturer.cost.captures) == (3, 0, 0)
+    assert (metrics.eager_prefills, metrics.graph_prefills, captures(capturer)) == (3, 0, 0)
     assert caplog.text.count("25 tokens fits no captured size (pcg.buckets: 8, 16, 24)") == 1
 
 
@@ -189,7 +190,7 @@ def test_passes_that_are_no_prefill_begin_as_before() -> None:
     hidden, _ = run(passes, bench.attention, decode)
     with torch.inference_mode():
         torch.testing.assert_close(hidden, Bench.make().eager(decode)[0])
-    assert (metrics.graph_prefills, metrics.eager_prefills, capturer.cost.captures) == (0, 0, 0)
+    assert (metrics.graph_prefills, metrics.eager_prefills, captures(capturer)) == (0, 0, 0)
 
 
 def test_reading_a_value_between_attention_calls_fails_when_it_is_captured() -> None:
