@@ -24,6 +24,7 @@ from engine.loading import LineProgress
 from engine.memory import MemoryPlan
 from engine.models.shape import ModelShape
 from engine.params import SamplingParams, mix64
+from engine.pool_size import Owned
 from engine.request import Request, collect, expand
 from engine.step_costs import as_document
 from engine.text.base import Tokenizer
@@ -54,12 +55,14 @@ class EngineCore:
         self.model_files: Mapping[str, str] = loaded.files
         self.device = str(container.device())
         self.dtype: str = container.dtype()
-        self.max_context: int = container.sizes().context  # longest prompt and answer together
+        sizes = container.sizes()
+        self.max_context: int = sizes.context  # longest prompt and answer together
         self.spec = container.plan()
         container.warmed()
         self.captured_sizes: tuple[int, ...] = container.captured()  # batch sizes of decode graphs
         self.memory_plan: MemoryPlan = container.budget().plan
-        self.kv_tokens: int = container.sizes().pages * container.sizes().page_size
+        self.kv_tokens: int = sizes.pages * sizes.page_size
+        self.owned = Owned(sizes.page_size, sizes.width, sizes.draft_slots)  # KV slots of a request
         self.step_costs = container.costs()  # None where nobody asked for them
         self.measured = _measured(container)
         self._loop = container.loop()

@@ -30,12 +30,13 @@ from speculative.base import DraftMemory
 @dataclass(frozen=True)
 class MemoryItem:
     """One line of the plan. how: the arithmetic in words. beside: it is made after the weights, and is not
-    part of the KV pool, whose size depends on it."""
+    part of the KV pool, whose size depends on it. grows: with the slots of that pool."""
 
     name: str
     bytes: int
     how: str
     beside: bool = True
+    grows: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class MemoryPlan:
     def beside(self) -> int:
         """What has to be free beside the KV pool, once the weights are there."""
         return sum(item.bytes for item in self.items if item.beside)
+
+    @property
+    def pools(self) -> int:
+        """What grows with cache.tokens."""
+        return sum(item.bytes for item in self.items if item.grows)
 
     def line(self) -> str:
         """The plan in one line."""
@@ -108,7 +114,7 @@ def memory_plan(
             f"{parameters(shape):,} parameters in {weights}",
             beside=False,
         ),
-        MemoryItem("kv pool", slots * per_token, _pool_text(slots, per_token, compute, sizes), beside=False),
+        _pool_item("kv pool", slots * per_token, _pool_text(slots, per_token, compute, sizes)),
         *_row_items(shape, sizes),
         *_pass_items(shape, compute, sizes),
         *_graph_items(shape, compute, sizes),
@@ -160,9 +166,13 @@ def _draft_items(draft: DraftMemory, sizes: PlanSizes) -> Iterable[MemoryItem]:
     shared = "its own matrices; what it shares with the target counts there"
     pool = f"{least}{slots:,} slots of {draft.kv_per_token:,} bytes"
     yield MemoryItem("draft weights", draft.weights, shared, beside=False)
-    yield MemoryItem("draft kv pool", slots * draft.kv_per_token, pool, beside=False)
+    yield _pool_item("draft kv pool", slots * draft.kv_per_token, pool)
     if scratch:
         yield MemoryItem("draft scratch", scratch * draft.kv_per_token, f"{scratch:,} slots beside the pages")
+
+
+def _pool_item(name: str, size: int, how: str) -> MemoryItem:
+    return MemoryItem(name, size, how, beside=False, grows=True)
 
 
 def _pool_text(slots: int, per_token: int, compute: str, sizes: PlanSizes) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from engine.metrics import EngineMetrics
     from engine.models.shape import ModelShape
     from engine.params import SamplingParams
+    from engine.pool_size import Owned
     from engine.runs import RunFolder
     from engine.text.base import Tokenizer
     from speculative.base import SpecPlan
@@ -44,6 +45,7 @@ class TextEngine(Protocol):
     seed: int
     max_context: int  # tokens that a prompt and its answer may have together
     kv_tokens: int  # that the KV pool holds
+    owned: Owned  # how many of them a request takes
     model_files: Mapping[str, str]
     metrics: EngineMetrics
     memory_plan: MemoryPlan

@@ -24,8 +24,6 @@ from engine.workloads.base import WorkItem, Workload
 if TYPE_CHECKING:
     from engine.tasks.bench import Bench
 
-AHEAD = 128  # slots: more than a page, and than a step of drafts writes past a request
-
 
 class Side:
     """runs: what was measured, warm-ups left out; a run that was stopped does not count."""
@@ -58,12 +56,12 @@ class Side:
 
     @property
     def tokens(self) -> int | None:
-        """KV slots that hold all requests to their ends, the steps that write ahead included; None where an
-        end is not known: a conversation, or no limit."""
+        """KV slots that all requests together come to own; None where an end is not known: a conversation,
+        or no limit."""
         if any(item.turns for item in self.items) or any(job.params.max_tokens is None for job in self._jobs):
             return None
         each = ((job.params.n, len(job.ids) + (job.params.max_tokens or 0)) for job in self._jobs)
-        return sum(samples * -(-(length + AHEAD) // AHEAD) * AHEAD for samples, length in each)
+        return sum(samples * self.engine.owned.slots(length) for samples, length in each)
 
     def prepare(self) -> None:
         """Build the engine and warm it up; once."""

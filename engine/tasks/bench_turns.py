@@ -13,7 +13,6 @@ from engine.tasks.bench_side import Side
 from engine.tasks.interrupts import StopFlag
 from engine.tasks.memory_use import free_memory_bytes, is_out_of_memory, peak_memory_bytes
 
-POOLS = ("kv pool", "draft kv pool")  # lines of a memory plan
 WAY_OUT = "a smaller cache.tokens or scheduler.max_running takes less"
 
 
@@ -78,9 +77,8 @@ def _no_room(own: Side) -> str:
 def _way_out(own: Side, free: int) -> str:
     """The smallest pool that changes nothing, where two of them fit."""
     plan, tokens = own.engine.memory_plan, own.tokens
-    pools = sum(item.bytes for item in plan.items if item.name in POOLS)
     if tokens is not None and tokens < own.engine.kv_tokens:
-        both = 2 * (plan.total - pools + pools * tokens // own.engine.kv_tokens)
+        both = 2 * (plan.total - plan.pools + plan.pools * tokens // own.engine.kv_tokens)
         if both <= free + plan.total:
             return f"cache.tokens={tokens} holds all these requests and leaves room for both"
     return WAY_OUT

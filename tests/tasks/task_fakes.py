@@ -17,6 +17,7 @@ from engine.errors import UserError
 from engine.memory import MemoryItem, MemoryPlan
 from engine.metrics import EngineMetrics
 from engine.models.shape import ModelShape
+from engine.pool_size import Owned
 from engine.runs import create_run
 from engine.spec_metrics import Run
 from engine.tasks.base import TaskContext
@@ -53,7 +54,7 @@ class FakeEngine:
         self.tokenizer: Any = ByteTokenizer(VOCAB)
         self.shape = ModelShape("fake", VOCAB, 8, 1, 1, 1, 8, 8, max_context)
         self.device, self.dtype, self.seed, self.max_context = "cpu", "float32", seed, max_context
-        self.kv_tokens = 1 << 16
+        self.kv_tokens, self.owned = 1 << 16, Owned(16, width)
         self.memory_plan = MemoryPlan((MemoryItem("weights", 3 << 20, "none"),))
         self.model_files: Mapping[str, str] = {"weights": "abc"}
         self.metrics = EngineMetrics()
