@@ -14,18 +14,23 @@ from engine.rules.base import Answer, not_applicable, ok, violated
 
 def workload(facts: Facts) -> Answer:
     """The prompts can be had, and one source of them was chosen."""
-    part = facts.parts.get("workload")
     if facts.flag("task", "asks", "workload") != "workload":
         return _no_workload(facts)
-    if part is None:
+    if "workload" not in facts.parts:
         return not_applicable("no workload")
     if facts.cfg.get("prompt") is not None:
         return _beside_a_prompt(facts)
+    return _readable(facts, "workload")
+
+
+def _readable(facts: Facts, group: str) -> Answer:
+    """Reads the files of a group's part: it is built, as the task will."""
+    part = facts.parts[group]
     try:
         part.cls(part.config)
     except UserError as error:
         return violated("; ".join(str(error).splitlines()))
-    return ok(f"{facts.named('workload')} can be read")
+    return ok(f"{facts.named(group)} can be read")
 
 
 def _given(facts: Facts, group: str) -> list[str]:
@@ -68,11 +73,7 @@ def evaluation(facts: Facts) -> Answer:
         return violated(
             f"{facts.named('task')} asks the questions of {facts.named('eval')}; leave prompt out"
         )
-    try:
-        part.cls(part.config)
-    except UserError as error:
-        return violated("; ".join(str(error).splitlines()))
-    return ok(f"{facts.named('eval')} can be read")
+    return _readable(facts, "eval")
 
 
 def arrivals(facts: Facts) -> Answer:
