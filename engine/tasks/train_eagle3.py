@@ -18,6 +18,7 @@ from engine.tasks.generate import record_engine
 from engine.tasks.interrupts import ANY_END, StopFlag
 from engine.tasks.training_files import PromptFile, check_apart, read_prompts
 from engine.tasks.training_run import TrainingRun
+from engine.tasks.training_stops import TEXT
 from engine.tasks.training_world import TrainingWorld
 
 NOTICE = "stopping at the end of the running step; a second signal stops at once"
@@ -103,32 +104,38 @@ class TrainEagle3(Task):
     def _check(self, checkpoint: str) -> None:
         """What can be refused before a weight is read. checkpoint: the file that a stopped run leaves."""
         config = self._config
-        resume = () if config.resume is None else (config.resume,)
-        for name, value in [
-            *(("text", path) for path in config.text),
-            *(("answers", path) for path in config.answers),
-            *(("resume", path) for path in resume),
-        ]:
-            if not Path(value).expanduser().exists():
-                raise UserError(f"task.{name}={value} does not exist")
-        for value in resume:
-            folder = Path(value).expanduser()
-            if folder.is_dir() and not (folder / checkpoint).is_file():
-                raise UserError(
-                    f"task.resume={value} holds no {checkpoint}: give the folder of a run that was stopped "
-                    "while it trained, or leave task.resume out"
-                )
-        if config.resume is not None and not config.text:
-            raise UserError(
-                f"task.resume={config.resume} goes on in the text of that run: give it too, "
-                f"task.text=[{Path(config.resume) / 'text.npz'}]"
-            )
+        _check_exist("task.text", config.text)
+        _check_exist("task.answers", config.answers)
+        if config.resume is not None:
+            _check_resume(config.resume, checkpoint, config.text)
         if not (config.prompts or config.self_prompts or config.documents or config.text):
             raise UserError(
                 "nothing to train on: give task.prompts=[FILE], task.self_prompts=N or task.text=FILE"
             )
         if config.output is not None:
             _make_folder(config.output)
+
+
+def _check_exist(option: str, names: Sequence[str]) -> None:
+    for name in names:
+        if not Path(name).expanduser().exists():
+            raise UserError(f"{option}={name} does not exist")
+
+
+def _check_resume(resume: str, checkpoint: str, text: Sequence[str]) -> None:
+    """A folder or a file of a run that was stopped while it trained, together with that run's text."""
+    _check_exist("task.resume", [resume])
+    folder = Path(resume).expanduser()
+    if folder.is_dir() and not (folder / checkpoint).is_file():
+        raise UserError(
+            f"task.resume={resume} holds no {checkpoint}: give the folder of a run that was stopped "
+            "while it trained, or leave task.resume out"
+        )
+    if not text:
+        raise UserError(
+            f"task.resume={resume} goes on in the text of that run: give it too, "
+            f"task.text=[{Path(resume) / TEXT}]"
+        )
 
 
 def _make_folder(output: str) -> None:

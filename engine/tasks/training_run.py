@@ -210,10 +210,9 @@ class TrainingRun:
         if self._config.output is not None:
             folder = Path(self._config.output).expanduser()
         figures = self._trainer.export(fitted, folder, answers, self._facts(), lambda: self._stop.requested)
-        if figures["unmeasured"]:
+        if figures.pop("unmeasured"):
             result = self._left.result(MEASURING, fitted.complete)
             return {**result, "draft": str(folder), "sets": figures["sets"]}, self._left.told(MEASURING)
-        del figures["unmeasured"]
         result = {**base, "draft": str(folder), **figures, "text": fitted.text, "curve": list(fitted.curve)}
         lines = [
             f"{name}: {found['accept_length']:.3f} tokens a step, accepted by position "

@@ -47,10 +47,10 @@ class Leftovers:
         if stage == WRITING:
             again = [f"the same command with {options} goes on"] if self.config.text else self._kept_text()
             return "\n".join(["interrupted before training began", *again])
-        while_ = "the draft was measured" if stage == MEASURING else "it trained"
+        doing = "the draft was measured" if stage == MEASURING else "it trained"
         if state is None:
-            return f"stopped while {while_}; there is no checkpoint yet: begin it again with {options}"
-        return f"stopped while {while_}; checkpoint: {state}\nthe same command with {options} goes on"
+            return f"stopped while {doing}; there is no checkpoint yet: begin it again with {options}"
+        return f"stopped while {doing}; checkpoint: {state}\nthe same command with {options} goes on"
 
     def _kept_text(self) -> list[str]:
         config, lines = self.config, []
