@@ -32,7 +32,7 @@ def spec_result(
     }
 
 
-def compared(figures: Figures, plain: Figures | None, alone: str = "") -> dict[str, Any]:
+def compared(figures: Figures, plain: Figures | None, alone: str) -> dict[str, Any]:
     """speedup: output tokens a second over plain decoding's. step_cost: a decode step in plain decode steps.
     Each is the median over pairs of runs that took turns; low and high are the ends of those speed-ups. Where
     plain decoding had to come last (alone: why), it is the ratio of the medians, and nothing is paired. Null
@@ -85,10 +85,12 @@ def spec_lines(result: Mapping[str, Any], mark: str) -> list[str]:
 def order_warnings(alone: str) -> list[str]:
     """What a speed-up is worth whose two sides did not take turns; alone: why, and the way out; empty where
     they did."""
+    if not alone:
+        return []
     return [
         "not in turns: plain decoding ran after all repeats with drafts, so the speed-up holds whatever made "
         f"the machine slower or faster meanwhile; {alone}"
-    ] * bool(alone)
+    ]
 
 
 def spec_warnings(engine: TextEngine, drafted: float, raw: bool) -> list[str]:

@@ -24,7 +24,7 @@ def free_memory_bytes(device: str, root: Path = Path("/")) -> int | None:
     left. None where nobody says. root: where proc and sys lie."""
     torch = sys.modules.get("torch")
     if torch is not None and device.startswith("cuda"):
-        torch.cuda.empty_cache()
+        torch.cuda.empty_cache()  # what torch keeps for later is free, too
         return int(torch.cuda.mem_get_info(torch.device(device))[0])
     found = [_left_on_the_machine(root / "proc"), _left_of_the_group(root)]
     return min((value for value in found if value is not None), default=None)
