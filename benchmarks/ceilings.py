@@ -47,27 +47,36 @@ def _read(source, out, count, BLOCK: tl.constexpr, STEPS: tl.constexpr):  # noqa
 
 
 def measure(device: torch.device) -> Ceilings:
-    """All of it, some two seconds."""
+    """All of it, some seconds."""
     launch, wait, node = _graph_costs(device)
     return Ceilings(_bandwidth(device), *_flops(device), node, launch, wait)
 
 
-def seconds_of(work: Callable[[], object], rounds: int = ROUNDS, *, wait: bool = True) -> float:
-    """Median device seconds of `work`, by events on the current stream; the first run warms up. wait: for
-    each before the next one begins; otherwise they follow each other, and the second half counts."""
+def seconds_of(work: Callable[[], object], rounds: int = ROUNDS) -> float:
+    """Median device seconds of `work` on the current stream, each run alone; the first one warms up."""
     work()
-    events = []
+    times: list[float] = []
     for _ in range(rounds):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        work()
-        end.record()
-        if wait:
-            end.synchronize()
-        events.append((begin, end))
+        begin, end = _between_events(work)
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(times)
+
+
+def settled_seconds_of(work: Callable[[], object], rounds: int) -> float:
+    """The same of runs that follow each other without a wait; the second half of them counts."""
+    events = [_between_events(work) for _ in range(rounds)]
     torch.cuda.synchronize()
-    times: list[float] = [begin.elapsed_time(end) / 1e3 for begin, end in events]
-    return statistics.median(times if wait else times[rounds // 2 :])
+    times: list[float] = [begin.elapsed_time(end) / 1e3 for begin, end in events[rounds // 2 :]]
+    return statistics.median(times)
+
+
+def _between_events(work: Callable[[], object]) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    work()
+    end.record()
+    return begin, end
 
 
 def _bandwidth(device: torch.device) -> float:
@@ -87,11 +96,11 @@ def _bandwidth(device: torch.device) -> float:
 
 
 def _flops(device: torch.device) -> tuple[float, float]:
-    """(of a few products, of as many as fill SUSTAINED: their second half)."""
+    """(of a few products, each alone; of as many in a row as fill SUSTAINED)."""
     a, b = (torch.randn(SIDE, SIDE, device=device, dtype=torch.bfloat16) for _ in range(2))
     out = torch.empty_like(a)
     few = seconds_of(lambda: torch.mm(a, b, out=out))
-    many = seconds_of(lambda: torch.mm(a, b, out=out), int(SUSTAINED / few), wait=False)
+    many = settled_seconds_of(lambda: torch.mm(a, b, out=out), 1 + int(SUSTAINED / few))
     return 2.0 * SIDE**3 / few, 2.0 * SIDE**3 / many
 
 

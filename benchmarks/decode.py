@@ -14,6 +14,7 @@ from dataclasses import replace
 from benchmarks import ceilings, floors, tables
 from benchmarks.stepping import Decoded, decode
 from engine import LLM
+from engine.models.source import compute_dtype
 
 BATCHES = [1, 8, 32, 64, 128, 256]
 SLACK = 128  # tokens that a request may have beyond the average context, at its end
@@ -30,7 +31,7 @@ def rows(llm: LLM, batches: Sequence[int], context: int, found: ceilings.Ceiling
 
 def row(llm: LLM, batch: int, context: int, took: Decoded, found: ceilings.Ceilings | None) -> tables.Row:
     """Figures of one batch size; shares of the floors where the ceilings are known."""
-    made: tables.Row = {
+    return {
         "batch": batch,
         "ms a step": 1e3 * took.seconds,
         "tokens/s": took.rate,
@@ -41,23 +42,20 @@ def row(llm: LLM, batch: int, context: int, took: Decoded, found: ceilings.Ceili
         "outside a graph": took.eager,
         "kernels compiled": took.compiled,
         "slowest/fastest window": took.spread,
+        **({} if found is None else _shares(llm, batch, context, took.seconds, found)),
     }
-    if found is not None:
-        width = llm.spec.width
-        least = floors.two_term_floor(llm.shape, _dtype(llm), found, batch * width, batch * context)
-        bytes_only = floors.byte_floor(llm.shape, _dtype(llm), found, batch, context)
-        lasting = replace(found, flops=found.sustained)
-        settled = floors.two_term_floor(llm.shape, _dtype(llm), lasting, batch * width, batch * context)
-        made |= {
-            "share of the byte floor": bytes_only / took.seconds,
-            "of both terms": least / took.seconds,
-            "of both, sustained rate": settled / took.seconds,
-        }
-    return made
 
 
-def _dtype(llm: LLM) -> str:
-    return "bfloat16" if llm.dtype == "int4" else llm.dtype
+def _shares(llm: LLM, batch: int, context: int, seconds: float, found: ceilings.Ceilings) -> tables.Row:
+    """Of a step, what its bytes take, and what the larger of weights and products takes with the keys."""
+    shape, dtype = llm.shape, compute_dtype(llm.dtype)
+    passed = batch * llm.spec.width, batch * context
+    lasting = replace(found, flops=found.sustained)
+    return {
+        "share of the byte floor": floors.byte_floor(shape, dtype, found, batch, context) / seconds,
+        "of both terms": floors.two_term_floor(shape, dtype, found, *passed) / seconds,
+        "of both, sustained rate": floors.two_term_floor(shape, dtype, lasting, *passed) / seconds,
+    }
 
 
 def ceiling_section(device: str) -> tuple[ceilings.Ceilings | None, tables.Section]:
