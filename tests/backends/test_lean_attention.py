@@ -38,9 +38,8 @@ def test_passes_of_so_many_tokens_take_lean_tiles(
 
         monkeypatch.setattr(module, name, call)
 
-    noted(
-        triton.attention_decode, "attention_decode"
-    )  # as the backend has it: read when first used, then kept
+    # Modules as the backend has them, which are imported when first used.
+    noted(triton.attention_decode, "attention_decode")
     noted(triton.attention_extend, "attention_extend")
     for case in (
         replace(verify(4, **SMALL), lens=lens, queries=(4,) * len(lens)),
@@ -54,13 +53,8 @@ def test_passes_of_so_many_tokens_take_lean_tiles(
 
 def test_lean_tiles_differ_in_nothing_else() -> None:
     tiles = tiles_for(HOPPER, 2, 128).dependent()
-    for rows, room, crowded in (
-        (4, 66, False),
-        (20, 66, False),
-        (4, 1, True),
-        (20, 1, False),
-        (64, 1, False),
-    ):
+    passes = ((4, 66, False), (20, 66, False), (4, 1, True), (20, 1, False), (64, 1, False))
+    for rows, room, crowded in passes:
         one, lean = (each.decoding(rows, room=room, crowded=crowded) for each in (tiles, tiles.lean()))
         assert lean == replace(one, lean=True)
         assert one.dependent
@@ -120,11 +114,9 @@ def test_an_engine_knows_its_own_products(tmp_path: Path) -> None:
     """Of a table with other models' products, and one that goes through shared memory."""
     with make(*TINY) as llm:
         sites = products(llm)
-        layer = llm._container.model().layers[0]
-        stored = {
-            tuple(m.plain.weight.shape) for m in vars(layer).values() if hasattr(m, "plain") and m.plain
-        }
-    assert stored <= {size for _, size in sites}
+        weights = llm._container.model().layers[0]._weights
+        maps = (weights.qkv, weights.output, weights.gate_up, weights.down)
+        assert [tuple(each.plain.weight.shape) for each in maps] == [size for _, size in sites]
     rows, tile = Plan("rows", 8, 32), Plan("tile", 16, 16)
     entries = {Place(stage, "float32", tokens, *size): rows for stage, size in sites for tokens in (1, 5)}
     entries |= {
