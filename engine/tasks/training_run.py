@@ -6,7 +6,6 @@ Importable without torch. Knows the trainer by what it is asked, not by its name
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,11 +20,11 @@ from engine.tasks.training_files import (
     PromptFile,
     Sequences,
     load_text,
-    read_openings,
     save_text,
     set_names,
     unseen,
 )
+from engine.tasks.training_prompts import TrainingPrompts
 from engine.tasks.training_stops import (
     EXAMS,
     MEASURING,
@@ -38,7 +37,7 @@ from engine.tasks.training_stops import (
     unanswered,
 )
 from engine.tasks.training_text import Limits, Writer, sequences
-from engine.tasks.training_time import REQUESTS, WritingTime
+from engine.tasks.training_time import WritingTime
 from engine.tasks.training_world import TrainingWorld
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class TrainingRun:
         self._time = WritingTime.of(config.generate_minutes)
         seed = (engine.seed + 7919 * world.rank) % (1 << 62)
         self._writer = Writer(engine, context, stop, limits, seed, self._time, self._say)
-        self._sources: Counter[str] = Counter()
+        self._prompts = TrainingPrompts(config, trainer, self._writer, world, self._say_time)
         self._left = Leftovers(config, context.folder().path, trainer.checkpoint)
         self.stage = WRITING
 
@@ -116,9 +115,9 @@ class TrainingRun:
         if self._config.text:
             vocab = self._engine.shape.vocab_size
             kept = [load_text(name, vocab) for name in self._config.text]
-            self._sources["prompts of earlier runs"] = sum(map(len, kept))
+            self._prompts.sources["prompts of earlier runs"] = sum(map(len, kept))
             return [sequence for part in kept for sequence in part]
-        mine = self._prompts(prompts)
+        mine = self._prompts.share(prompts)
         answers = self._writer.answers(mine, "answers")
         found, stopped = self._world.gather(sequences(answers)), self._stopped()
         if stopped:
@@ -154,35 +153,6 @@ class TrainingRun:
             f"task.generate_minutes={minutes} is over and no answer has two tokens: raise it, or ask for "
             "less with a smaller task.self_prompts, task.documents or scheduler.max_running"
         )
-
-    def _prompts(self, files: Sequence[PromptFile]) -> list[list[int]]:
-        """This process's share of all prompts, the sources mixed, so that a time limit cuts all alike."""
-        config, writer, trainer = self._config, self._writer, self._trainer
-        kinds: list[list[list[int]]] = []
-        for name, items in files:
-            mine = self._world.share(items[: config.prompt_limit])
-            kinds.append(writer.items(mine))
-            self._sources[f"prompts of {Path(*Path(name).parts[-2:])}"] += len(mine)
-        turns = writer.turns(self._openings(), self._mine(config.self_prompts), "user turns")
-        self._say_time(f"{len(turns)} user turns")
-        requests = writer.turns(
-            trainer.text_requests, self._mine(config.documents), "document requests", REQUESTS
-        )
-        about = writer.about(writer.documents(requests), trainer.about_text, config.questions)
-        self._say_time(f"{len(about)} documents")
-        kinds += [writer.texts(turns), writer.texts(requests), writer.texts(about)]
-        self._sources["user turns that the target made up"] += len(turns) + len(requests)
-        self._sources["questions about texts that the target wrote"] += len(about)
-        return _mixed(kinds)
-
-    def _openings(self) -> Sequence[str]:
-        """Of the file, or the trainer's own."""
-        if self._config.openings is None:
-            return tuple(self._trainer.openings)
-        return read_openings(self._config.openings)
-
-    def _mine(self, count: int) -> int:
-        return len(range(self._world.rank, count, self._world.size))
 
     def _exam_answers(self, exams: Sequence[PromptFile]) -> dict[str, Sequences]:
         """Greedy answers by set, kept as they come; only the first process measures."""
@@ -222,7 +192,7 @@ class TrainingRun:
         return result, "\n".join([*lines, f"draft: {folder}"])
 
     def _facts(self) -> dict[str, Any]:
-        data = "; ".join(f"{count:,} {what}" for what, count in self._sources.items() if count)
+        data = "; ".join(f"{count:,} {what}" for what, count in self._prompts.sources.items() if count)
         name = self._config.target_name or self._engine.shape.architecture
         return {
             "target": name,
@@ -239,9 +209,3 @@ class TrainingRun:
     def _say(self, line: str) -> None:
         if self._world.rank == 0:
             print(line, file=self._context.stderr, flush=True)
-
-
-def _mixed(kinds: Sequence[list[list[int]]]) -> list[list[int]]:
-    """All prompts, each kind spread evenly over the whole."""
-    placed = [((i + 0.5) / len(kind), prompt) for kind in kinds for i, prompt in enumerate(kind)]
-    return [prompt for _, prompt in sorted(placed, key=lambda pair: pair[0])]
