@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from engine.errors import UserError
 from engine.kernel_choices.plans import Choices, Plan
 from kernels.launch import INTERPRETED
 from kernels.linear import Norm, product
@@ -109,7 +110,19 @@ class Products:
             norm = site.norm if plan.norm else None
             if norm is not None and norm.residual is not None:
                 norm = replace(norm, residual=shape)
-            run(plan, shape, norm)
+            try:
+                run(plan, shape, norm)
+            except Exception as error:  # Triton's compiler has no common one
+                product = f"{site.stage} {_name(x.dtype)}, {tokens} tokens, {outputs} x {inputs}"
+                raise UserError(_refused(product, plan, error)) from error
+
+
+def _refused(product: str, plan: Plan, error: Exception) -> str:
+    said = f"{type(error).__name__}: {error}".splitlines()[0]
+    return (
+        f"the table of kernel choices holds a plan for {product}, which cannot be compiled here ({plan}: "
+        f"{said:.200}); measure another with `python -m benchmarks.tune_kernels`, or choose kernels=torch"
+    )
 
 
 def _name(dtype: torch.dtype) -> str:

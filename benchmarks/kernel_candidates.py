@@ -16,12 +16,12 @@ from engine.kernel_choices.plans import (
     LEAN_TOKENS,
     NORM_GATED,
     ROWS,
+    SIZES,
     TILE,
     Place,
     Plan,
 )
 
-SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # Of the kernels whose steps are no loop; beyond these a plan takes seconds to compile, or spills.
 MOST_UNROLLED = 72  # steps; of the rows kernel, each token's its own
 MOST_PRODUCTS = 2560  # of a thread

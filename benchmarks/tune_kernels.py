@@ -20,12 +20,21 @@ from pathlib import Path
 import torch
 
 from benchmarks import tables
-from benchmarks.kernel_candidates import SIZES, Card
+from benchmarks.kernel_candidates import Card
 from benchmarks.kernel_search import QUICK, THOROUGH, Effort, Stopwatch, best_entry, winners
 from benchmarks.kernel_timing import StageTimer, compilers, weight_pool
 from engine import LLM, SamplingParams
 from engine.errors import UserError
-from engine.kernel_choices.plans import BUCKETS, LINEAR, NORM_GATED, NORM_LINEAR, Choices, Place, Plan
+from engine.kernel_choices.plans import (
+    BUCKETS,
+    LINEAR,
+    NORM_GATED,
+    NORM_LINEAR,
+    SIZES,
+    Choices,
+    Place,
+    Plan,
+)
 from engine.kernel_choices.source import AUTO, Found, find, keep, read
 from engine.kernel_choices.table import ChoiceTable, Circumstances, Entry, as_document, name_of
 from engine.rules import compose_checked

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from engine.kernel_choices.limits import excess
+
 ROWS, TILE, DIRECT = "rows", "tile", "direct"
 # Most tokens: those of the rows kernel have accumulators of their own, those of the others share a tile.
 MOST_TOKENS = {ROWS: 8, TILE: 64, DIRECT: 16}
 LEAN_TOKENS = 5  # up to which a pass gains by products that leave shared memory alone: 8 come out even
 HELD_INPUTS = 64  # most registers of a thread in which the direct kernel keeps x from block to block
 SHARE = 128  # least columns that a warp of the direct kernel reads at a time
+SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a weight
 BUCKETS = (1, 2, 3, 4, 5, 6, 8, 16, 32, 64)  # numbers of tokens that are measured
 # Buckets that a table may lack: there the next one serves, in this order.
 LATER = {32: 64, 16: 32, 6: 8, 5: 6, 4: 5, 3: 4, 2: 3}
@@ -110,7 +113,8 @@ class Place:
             return f"stage {self.stage} takes no split, and not kernel {DIRECT}"
         if plan.kernel == DIRECT and self.dtype not in ("bfloat16", "float16"):
             return f"kernel {DIRECT} multiplies 16-bit weights, not {self.dtype}"
-        return plan.problem(self.tokens, self.n, self.k)
+        problem = plan.problem(self.tokens, self.n, self.k)
+        return problem or excess(plan, self.tokens, self.k, SIZES.get(self.dtype, 4))
 
 
 LINEAR, NORM_LINEAR, NORM_GATED, BEST = "linear", "norm_linear", "norm_gated", "best"

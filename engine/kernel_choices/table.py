@@ -86,7 +86,7 @@ def from_document(document: Any) -> ChoiceTable:
     try:
         where = Circumstances(*(str(document[field.name]) for field in fields(Circumstances)))
         entries = dict(_entry(row) for row in document["entries"])
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError("it is not a table of kernel choices") from error
     if where.gpu == INTERPRETER and any(e.plan and e.plan.kernel == DIRECT for e in entries.values()):
         raise ValueError(f"it holds a plan of kernel {DIRECT}, which cannot be interpreted")

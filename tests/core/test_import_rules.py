@@ -19,6 +19,7 @@ LEAVES |= {
     "engine.sampling.choose",
     "engine.sampling.asked",
     "engine.sampling.rng",
+    "engine.kernel_choices.limits",
     "engine.kernel_choices.plans",
 }
 # Concrete parts live here; engine may name the contracts, composites and the algorithm-free helpers only.

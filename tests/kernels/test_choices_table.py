@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ BROKEN: list[tuple[Any, str]] = [
     ({**as_document(TABLE), "entries": None}, "not a table"),
 ]
 ROW = as_document(TABLE)["entries"][0]
+TILE = asdict(Plan("tile", 64, 16, 4, 3))
+DIRECT = asdict(Plan("direct", 8, 256, 2, 4))
 BAD_ROWS: list[tuple[dict[str, Any], str]] = [
     ({"stage": "conv"}, "stage 'conv', which is none of linear"),
     ({"tokens": 7}, "7 tokens are none of 1, 2, 3, 4, 5, 6, 8"),
@@ -61,6 +63,19 @@ BAD_ROWS: list[tuple[dict[str, Any], str]] = [
     ({"plan": {**ROW["plan"], "kernel": "tile", "block_n": 8}}, "16 rows and columns"),
     ({"plan": {**ROW["plan"], "split": 99}}, "split=99"),
     ({"plan": {**ROW["plan"], "gate": True}}, "nothing to fuse"),
+    ({"us": 10**400}, "not a table"),
+    ({"plan": {**ROW["plan"], "warps": 64}}, "warps: 64, more than 32"),
+    ({"plan": {**ROW["plan"], "block_n": 1 << 4000}}, "values that a thread holds"),
+    ({"plan": {**ROW["plan"], "block_k": 16}}, "steps that are written out: 256, more than 144"),
+    ({"plan": {**TILE, "split": 256}}, "split: 256, more than 64"),
+    ({"plan": {**TILE, "block_n": 256, "block_k": 256}}, "shared memory: 417792, more than 232448"),
+    ({"plan": {**TILE, "stages": 33}}, "stages: 33"),
+    ({"plan": {**TILE, "block_n": 4096, "stages": 1}}, "values that a thread holds: 512, more than 128"),
+    ({"plan": {**DIRECT, "turns": 10**9}}, "operations that are written out"),
+    ({"plan": {**DIRECT, "turns": 65}}, "operations that are written out"),
+    ({"plan": {**DIRECT, "block_n": 1 << 20}}, "values that a thread holds"),
+    ({"plan": {**DIRECT, "block_k": 1 << 20}}, "values that a thread holds"),
+    ({"plan": {**DIRECT, "block_n": 128, "block_k": 4096, "warps": 32}}, "shared memory: 262144"),
     ({"tokens": 16}, "rows takes 1 to 8 tokens, not 16"),
 ]
 

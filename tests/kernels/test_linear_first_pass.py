@@ -11,7 +11,8 @@ from linear_cases import CPU, EPS, gpu, operands, random
 
 from backends.triton_ops import TritonOps
 from engine.compiled import COMPILED
-from engine.kernel_choices.plans import BUCKETS, NORM_GATED, NORM_LINEAR, Choices, Place, Plan
+from engine.errors import UserError
+from engine.kernel_choices.plans import BUCKETS, LINEAR, NORM_GATED, NORM_LINEAR, Choices, Place, Plan
 from engine.models.linear import DenseLinear
 from kernels.linear import Norm, start
 
@@ -56,6 +57,24 @@ def test_what_is_met_is_compiled_for_every_number_of_tokens(monkeypatch: pytest.
         (False, 4, 1),
         (False, 4, 1),
     ]
+
+
+@CPU
+def test_a_plan_that_does_not_compile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table may be edited, or of another version of Triton."""
+
+    def product(plan: Plan, *operands: object, **named: object) -> None:
+        raise RuntimeError("out of resource: shared memory\nat 7:12")
+
+    monkeypatch.setattr("backends.triton_products.product", product)
+    monkeypatch.setattr("backends.triton_products.INTERPRETED", False)
+    ops = TritonOps(Choices({Place(LINEAR, "float32", 4, N, K): ROWS}))
+    said = (
+        r"plan for linear float32, 2 tokens, 48 x 40, .*block_n=8.*RuntimeError: out of resource: shared "
+        r"memory\); .*tune_kernels.*kernels=torch"
+    )
+    with pytest.raises(UserError, match=said):
+        ops.linear(random(3, K), DenseLinear(random(N, K)))
 
 
 def test_a_launch_on_the_meta_device_compiles_alone() -> None:
