@@ -37,7 +37,7 @@ def warm_up(
 ) -> int:
     """Run them, eagerly; returns how many. widths: of decode steps."""
     prompts = prefill_passes(scratch.max_batch, limits)
-    batches = batch_sizes(scratch.max_batch)
+    batches = batch_sizes(scratch.max_batch, halved=limits.halved)
     decodes = [(batch, width, SamplingClass()) for width in widths for batch in batches]
     decodes += [(batch, width, DRAWN) for width in widths for batch in sorted({1, scratch.max_batch})]
     total = len(prompts) + len(decodes)
@@ -75,15 +75,17 @@ def _crowded_half(tokens: int, most: int, limits: Limits) -> tuple[int, ...]:
     return (*(1,) * beside, tokens, other) if most > 1 and other else (tokens,)
 
 
-def batch_sizes(most: int) -> list[int]:
+def batch_sizes(most: int, *, halved: bool = False) -> list[int]:
     """Powers of two, a quarter more of each from 16 on, the largest batch, and those around few tokens.
 
     The quarters: attention takes other tiles, and splits no longer, from limits of its own on; between two of
     those there may be no power of two: 133 to 160 requests with 8 KV heads and 132 processors. Few tokens:
-    between products that are lean (Choices.lean) attention has kernels of its own.
+    between products that are lean (Choices.lean) attention has kernels of its own; so it has in halves of a
+    pass, where it is halved.
     """
     powers = {1 << n for n in range(most.bit_length())}
     quarters = {size + size // 4 for size in powers if size >= 16}
     last = {LEAN_TOKENS // width for width in range(1, LEAN_TOKENS + 1)}
     around = last | {size + 1 for size in last}
+    around |= {2 * size for size in around if halved}
     return sorted(size for size in powers | quarters | around | {most} if size <= most)

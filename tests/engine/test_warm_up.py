@@ -87,6 +87,7 @@ def test_on_a_cpu_nothing_is_run() -> None:
 )
 def test_batch_sizes(most: int, sizes: list[int]) -> None:
     assert batch_sizes(most) == sizes
+    assert batch_sizes(most, halved=True) == sorted({*sizes, *(size for size in (10, 12) if size <= most)})
 
 
 def test_penalties_along_the_paths_of_a_tree_are_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,3 +31,21 @@ def test_every_way_that_attention_cuts_a_batch_is_among_them(
     for width, positions, most in product((1, 2, 3, 5, 16), (256, 400, 2048, 8192), (7, 48, 200, 256)):
         known = {kernel(batch, width, positions) for batch in batch_sizes(most)}
         assert known == {kernel(batch, width, positions) for batch in range(1, most + 1)}, (width, positions)
+
+
+@pytest.mark.parametrize("lean", [{5}, {1, 2, 5}, {1, 2, 3, 4}, {1, 2, 3, 4, 5}], ids=str)
+@pytest.mark.parametrize("heads", [(32, 8), (32, 32), (9, 3)], ids=str)
+def test_halves_of_passes_meet_every_lean_kernel(heads: tuple[int, int], lean: set[int]) -> None:
+    """Of a batch of 9 to 11 one half has five requests, as no batch of a power of two."""
+    tiles = tiles_for(HOPPER, 2, 64)
+    plan = SplitPlan(4 * 132, 0, tiles.decode.rows)
+
+    def kernel(batch: int, width: int) -> tuple[Tile, bool]:
+        mine = tiles.lean() if batch * width in lean else tiles
+        room = plan.room(batch, width, *heads)
+        tile = mine.decoding(width * heads[0] // heads[1], crowded=plan.crowded(batch, heads[1]), room=room)
+        return tile, plan.splits(batch, width, *heads, 256).count > 1
+
+    for width, most in product((1, 2, 3, 5), (7, 48, 200)):
+        known = {kernel(-(-batch // 2), width) for batch in batch_sizes(most, halved=True)}
+        assert known == {kernel(-(-batch // 2), width) for batch in range(1, most + 1)}, (width, most)
