@@ -113,10 +113,7 @@ class TrainingRun:
     def _texts(self, prompts: Sequence[PromptFile]) -> Sequences:
         """(ids, prompt length) of all processes' text, saved for later runs."""
         if self._config.text:
-            vocab = self._engine.shape.vocab_size
-            kept = [load_text(name, vocab) for name in self._config.text]
-            self._prompts.sources["prompts of earlier runs"] = sum(map(len, kept))
-            return [sequence for part in kept for sequence in part]
+            return self._earlier()
         mine = self._prompts.share(prompts)
         answers = self._writer.answers(mine, "answers")
         found, stopped = self._world.gather(sequences(answers)), self._stopped()
@@ -130,6 +127,13 @@ class TrainingRun:
         if not stopped:
             self._check_answered(found)
         return found
+
+    def _earlier(self) -> Sequences:
+        """The text of earlier runs."""
+        vocab = self._engine.shape.vocab_size
+        kept = [load_text(name, vocab) for name in self._config.text]
+        self._prompts.sources["prompts of earlier runs"] = sum(map(len, kept))
+        return [sequence for part in kept for sequence in part]
 
     def _keep(self, prompts: Sequence[list[int]]) -> None:
         """Prompts that were made or read, and are still to be answered."""

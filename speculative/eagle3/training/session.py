@@ -83,28 +83,45 @@ def export(
     config, target = trainer.config, fitted.target
     layers = trainer.aux_layers(target.shape)
     write_draft(folder, fitted.net, _kept(fitted, config.export_vocab), layers, config.dtype)
-    written = read_draft(folder, target.device)
     stores = {name: TextStore.of(texts) for name, texts in answers.items()}
+    figures = _figures(trainer, fitted, read_draft(folder, target.device), stores, stopped)
+    unmeasured = [name for name in stores if name not in figures["sets"]]
+    if not unmeasured:
+        card = {
+            **facts,
+            "text": dict(fitted.text),
+            "recipe": dataclasses.asdict(config),
+            "complete": fitted.complete,
+        }
+        write_cards(folder, target.shape, figures, fitted.curve, card, config.drafts)
+    return {**figures, "unmeasured": unmeasured}
+
+
+def _figures(
+    trainer: Eagle3Trainer,
+    fitted: Fitted,
+    written: DraftNet,
+    stores: Mapping[str, TextStore],
+    stopped: Callable[[], bool],
+) -> dict[str, Any]:
+    """Acceptance of the draft as it was written, and of draft vocabularies of other sizes, set by set until
+    `stopped`."""
+    config, target = trainer.config, fitted.target
     sizes = sorted({*config.compare_vocab, config.draft_vocab, len(written.d2t)})
     sets: dict[str, Any] = {}
     by_vocab: dict[str, dict[str, float]] = {str(size): {} for size in (sizes if stores else ())}
-    coverage = {str(size): _covered(fitted, size) for size in sizes}
-    figures = {"sets": sets, "by_vocab": by_vocab, "coverage": coverage}
     for name, store in stores.items():
         if stopped():
-            return {**figures, "unmeasured": [left for left in stores if left not in sets]}
+            break
         sets[name] = _acceptance(trainer, written, target, store)
         for size in sizes:
             found = _measured(trainer, fitted.net, target, store, _kept(fitted, size))
             by_vocab[str(size)][name] = round(found.accept_length, 4)
-    card = {
-        **facts,
-        "text": dict(fitted.text),
-        "recipe": dataclasses.asdict(config),
-        "complete": fitted.complete,
+    return {
+        "sets": sets,
+        "by_vocab": by_vocab,
+        "coverage": {str(size): _covered(fitted, size) for size in sizes},
     }
-    write_cards(folder, target.shape, figures, fitted.curve, card, config.drafts)
-    return {**figures, "unmeasured": []}
 
 
 def _usable(store: TextStore, longest: int) -> TextStore:

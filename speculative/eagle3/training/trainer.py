@@ -168,7 +168,7 @@ class Eagle3Trainer:
         folder: Path,
         answers: Mapping[str, Texts],
         facts: Mapping[str, Any],
-        stopped: Callable[[], bool] = lambda: False,
+        stopped: Callable[[], bool],
     ) -> dict[str, Any]:
         """Write the draft, measure what was written on `answers` (name -> greedy answers of the target),
         write the cards; the figures. facts: what the cards say of data, command and hardware. stopped: asked
