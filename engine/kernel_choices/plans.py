@@ -69,7 +69,7 @@ class Plan:
             return "tiles of the matrix units have 16 rows and columns at least"
         if self.gate and (n % 2 or self.block_n < 2):
             return "a gated product has an even number of outputs, two at least in a block"
-        if self.kernel == DIRECT and (problem := self._direct_problem()):
+        if self.kernel == DIRECT and (problem := self._direct_problem(k)):
             return problem
         if self.stages < 1 or not 1 <= self.split <= -(-k // self.block_k):
             return (
@@ -77,9 +77,11 @@ class Plan:
             )
         return ""
 
-    def _direct_problem(self) -> str:
+    def _direct_problem(self, k: int) -> str:
         if self.turns < 1:
             return f"turns={self.turns} is less than 1"
+        if k % 8:  # it would read value by value: eight times the code, which takes a minute to compile
+            return f"kernel {DIRECT} reads 8 inputs at a time, which {k} are not made of"
         least = 16 if self.gate else 8
         if self.block_n < least or self.block_k < SHARE * self.warps:
             return f"kernel {DIRECT} takes {least} rows and {SHARE} columns a warp at least"

@@ -111,6 +111,7 @@ def test_it_multiplies_few_tokens_of_16_bit_values() -> None:
     assert "not float32" in Place(LINEAR, "float32", 5, 960, 576).problem(PLAIN)
     assert "1 to 16 tokens" in Place(LINEAR, "bfloat16", 32, 960, 576).problem(PLAIN)
     assert Place(LINEAR, "float16", 16, 960, 576).problem(PLAIN) == ""
+    assert "8 inputs at a time" in Place(LINEAR, "float16", 16, 960, 580).problem(PLAIN)
 
 
 PRODUCTS = [(960, 576), (576, 576)]
