@@ -55,15 +55,13 @@ TILE_STARTS = (
     Plan(TILE, 16, 256, 4, 4), Plan(TILE, 32, 64, 4, 3, 2), Plan(TILE, 64, 64, 4, 3),
     Plan(TILE, 32, 64, 4, 4),
 )  # fmt: skip
-
-
 DIRECT_STARTS = (
     Plan(DIRECT, 8, 512, 4, 4), Plan(DIRECT, 16, 512, 4, 4), Plan(DIRECT, 8, 256, 2, 4),
     Plan(DIRECT, 32, 256, 2, 2, turns=2), Plan(DIRECT, 8, 512, 4, 2), Plan(DIRECT, 16, 256, 2, 2),
     Plan(DIRECT, 8, 128, 1, 2), Plan(DIRECT, 16, 256, 2, 4),
 )  # fmt: skip
 
-NORMED = 3  # plans of either kernel that are tried with the norm inside as well
+NORMED = 3  # plans of each kernel that are tried with the norm inside as well
 
 
 def starts(place: Place, card: Card, known: Sequence[Plan] = (), most: int | None = None) -> list[Plan]:
@@ -88,9 +86,8 @@ def _kind(plans: Sequence[Plan], place: Place, card: Card) -> list[tuple[Plan, .
     gate, split = place.stage == NORM_GATED, place.stage != BEST
     plain = [replace(plan, gate=gate, split=plan.split if split else 1) for plan in plans]
     found = [plan for plan in dict.fromkeys(plain) if fits(plan, place, card)]
-    first = [plan for plan in found if plan.split == 1 and fits(replace(plan, norm=True), place, card)][
-        :NORMED
-    ]
+    first = [plan for plan in found if plan.split == 1 and fits(replace(plan, norm=True), place, card)]
+    first = first[:NORMED]
     return [(plan, replace(plan, norm=True)) if plan in first else (plan,) for plan in found]
 
 
@@ -118,24 +115,35 @@ def fits(plan: Plan, place: Place, card: Card) -> bool:
         return False
     if _padded(plan, place.k) > MOST_PADDING * place.k:
         return False
-    if plan.kernel == TILE and card.lean and _is_lean(place):
-        return False
     programs = -(-place.n // (plan.block_n * plan.turns)) * plan.split
     if programs < card.processors // 4 or (plan.split > 1 and programs > 16 * card.processors):
         return False
-    threads = 32 * plan.warps
     if plan.kernel == ROWS:
-        each, steps = plan.weights_held(), _padded(plan, place.k) // (plan.block_k * plan.split)
-        unrolled = place.tokens * steps
-        return 4 <= each <= 64 and unrolled <= MOST_UNROLLED and unrolled * each <= MOST_PRODUCTS and (
-            place.tokens * each <= 64 or _folded(place, each) <= MOST_HELD
-        )  # fmt: skip
+        return _rows_fit(plan, place)
     if plan.kernel == DIRECT:
-        unrolled = plan.turns * _padded(plan, place.k) // plan.block_k
-        return unrolled <= MOST_UNROLLED and _direct_held(plan, place) <= MOST_DIRECT
+        return _direct_fits(plan, place)
+    return _tile_fits(plan, place, card)
+
+
+def _rows_fit(plan: Plan, place: Place) -> bool:
+    each, steps = plan.weights_held(), _padded(plan, place.k) // (plan.block_k * plan.split)
+    unrolled = place.tokens * steps
+    if unrolled > MOST_UNROLLED or unrolled * each > MOST_PRODUCTS:
+        return False
+    return 4 <= each <= 64 and (place.tokens * each <= 64 or _folded(place, each) <= MOST_HELD)
+
+
+def _direct_fits(plan: Plan, place: Place) -> bool:
+    unrolled = plan.turns * _padded(plan, place.k) // plan.block_k
+    return unrolled <= MOST_UNROLLED and _direct_held(plan, place) <= MOST_DIRECT
+
+
+def _tile_fits(plan: Plan, place: Place, card: Card) -> bool:
+    if card.lean and _is_lean(place):
+        return False
     side = max(16, place.tokens)
     held = plan.stages * (plan.block_n + side) * plan.block_k * SIZES[place.dtype]
-    return plan.stages >= 2 and held <= card.shared and 1 <= plan.block_n * side // threads <= 64
+    return plan.stages >= 2 and held <= card.shared and 1 <= plan.block_n * side // (32 * plan.warps) <= 64
 
 
 def _is_lean(place: Place) -> bool:
