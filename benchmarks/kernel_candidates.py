@@ -12,7 +12,6 @@ from itertools import zip_longest
 from engine.kernel_choices.plans import (
     BEST,
     DIRECT,
-    HELD_INPUTS,
     LEAN_TOKENS,
     NORM_GATED,
     ROWS,
@@ -141,9 +140,9 @@ def _direct_fits(plan: Plan, place: Place) -> bool:
 def _tile_fits(plan: Plan, place: Place, card: Card) -> bool:
     if card.lean and _is_lean(place):
         return False
-    side = max(16, place.tokens)
-    held = plan.stages * (plan.block_n + side) * plan.block_k * SIZES[place.dtype]
-    return plan.stages >= 2 and held <= card.shared and 1 <= plan.block_n * side // (32 * plan.warps) <= 64
+    if plan.stages < 2 or plan.shared_bytes(place.tokens, SIZES[place.dtype]) > card.shared:
+        return False
+    return 1 <= plan.block_n * plan.side(place.tokens) // (32 * plan.warps) <= 64
 
 
 def _is_lean(place: Place) -> bool:
@@ -152,12 +151,10 @@ def _is_lean(place: Place) -> bool:
 
 def _direct_held(plan: Plan, place: Place) -> int:
     """Registers of a thread of the direct kernel: weights and x in flight, or all of x; sums."""
-    side, steps = max(8, place.tokens), -(-place.k // plan.block_k)
-    share, ahead = plan.block_k // (64 * plan.warps), min(plan.stages, steps)
-    x = side * share * steps
-    if plan.turns == 1 or x > HELD_INPUTS:
-        x = side * share * ahead
-    return plan.block_n * share * ahead + x + plan.block_n * side // 8
+    side, ahead = plan.side(place.tokens), min(plan.stages, -(-place.k // plan.block_k))
+    share = plan.block_k // (64 * plan.warps) * ahead  # of each row or token
+    x = plan.inputs_held(place.tokens, place.k) or side * share
+    return plan.block_n * share + x + plan.block_n * side // 8
 
 
 def _padded(plan: Plan, k: int) -> int:

@@ -12,7 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
-from engine.kernel_choices.plans import DIRECT, HELD_INPUTS, ROWS, Plan
+from engine.kernel_choices.plans import DIRECT, ROWS, Plan
 from kernels.launch import INTERPRETED, dependent, power_of_two
 from kernels.linear_direct import _linear_direct
 from kernels.linear_rows import _linear_rows
@@ -110,7 +110,7 @@ def launch(run: Product, sink: Sink) -> None:
         )  # fmt: skip
     else:
         start(
-            _linear_tile, grid, *pointers, tokens, *numbers, M=max(16, power_of_two(tokens)), **_sizes(run),
+            _linear_tile, grid, *pointers, tokens, *numbers, M=plan.side(tokens), **_sizes(run),
             SWAP=plan.swap, TOP=sink.top, UPCAST=INTERPRETED, num_warps=plan.warps, num_stages=plan.stages,
             **dependent(run.early),
         )  # fmt: skip
@@ -119,14 +119,13 @@ def launch(run: Product, sink: Sink) -> None:
 def _launch_direct(run: Product, out: Tensor) -> None:
     plan, tokens, k = run.plan, run.x.shape[0], run.weight.shape[1]
     assert not INTERPRETED, "a table for the interpreter holds no such plan"
-    columns, steps = max(8, power_of_two(tokens)), -(-k // run.plan.block_k)
-    held = columns * steps * plan.block_k // (64 * plan.warps)  # registers of a thread for all of x
     start(
         _linear_direct, (-(-run.blocks // plan.turns),), run.x, run.weight,
         run.weight if run.bias is None else run.bias, out, tokens, run.x.stride(0),
-        M=columns, N=run.weight.shape[0], K=k, BLOCK_N=plan.block_n, BLOCK_K=plan.block_k, WARPS=plan.warps,
-        AHEAD=min(plan.stages, steps), TURNS=plan.turns, HOLD=plan.turns > 1 and held <= HELD_INPUTS,
-        GATE=plan.gate, BIAS=run.bias is not None, num_warps=plan.warps, **dependent(run.early),
+        M=plan.side(tokens), N=run.weight.shape[0], K=k, BLOCK_N=plan.block_n, BLOCK_K=plan.block_k,
+        WARPS=plan.warps, AHEAD=min(plan.stages, -(-k // plan.block_k)), TURNS=plan.turns,
+        HOLD=plan.inputs_held(tokens, k) > 0, GATE=plan.gate, BIAS=run.bias is not None,
+        num_warps=plan.warps, **dependent(run.early),
     )  # fmt: skip
 
 

@@ -34,12 +34,10 @@ def _rows(plan: Plan, tokens: int, k: int, size: int) -> list[Demand]:
 def _tile(plan: Plan, tokens: int, k: int, size: int) -> list[Demand]:
     """A loop, whose beginning is written out for each stage. Work: instructions of a warp, without matrix
     units multiplications of a thread."""
-    side = max(16, _power_of_two(tokens))
-    held = plan.block_n * side // (32 * plan.warps)
+    held = plan.block_n * plan.side(tokens) // (32 * plan.warps)
     work = held * plan.block_k // (64 if size < 4 else 1)
-    shared = plan.stages * (plan.block_n + side) * plan.block_k * size
     return [
-        (SHARED, shared, MOST_SHARED),
+        (SHARED, plan.shared_bytes(tokens, size), MOST_SHARED),
         ("stages", plan.stages, 32),
         (HELD, held, 128),
         (WORK, work, 16384),
@@ -48,13 +46,9 @@ def _tile(plan: Plan, tokens: int, k: int, size: int) -> list[Demand]:
 
 def _direct(plan: Plan, tokens: int, k: int, size: int) -> list[Demand]:
     """Values are of 16 bits for the most part: half of a register. Work: instructions of matrix units."""
-    side, steps = max(8, _power_of_two(tokens)), -(-k // plan.block_k)
+    side, steps = plan.side(tokens), -(-k // plan.block_k)
     share = plan.block_k // (64 * plan.warps)  # of a step, in a thread, of each row or token
     held = (plan.block_n + side) * share * min(plan.stages, steps) + plan.block_n * side // 8
     work = plan.turns * steps * plan.block_n * share * side // 16
     shared = 8 * plan.block_n * side * plan.warps  # the warps' sums
     return [(HELD, held, 512), (SHARED, shared, MOST_SHARED), (WORK, work, 2048)]
-
-
-def _power_of_two(tokens: int) -> int:
-    return 1 << (tokens - 1).bit_length()

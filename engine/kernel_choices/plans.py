@@ -30,8 +30,7 @@ class Plan:
     kernel: "rows" multiplies and adds whole rows of W, T <= 8; "tile" uses matrix units, T <= 64; "direct"
     too, T <= 16, on 16-bit weights that go from memory into registers, without split and without the norm.
     block_n, block_k: rows and columns of W at a time, powers of two. stages: how many of these are in flight
-    ("tile", "direct").
-    turns: blocks of rows that a program computes one after another ("direct").
+    ("tile", "direct"). turns: blocks of rows that a program computes one after another ("direct").
     split: parts of K that are summed by a second kernel, in order. swap: the tile's rows are W's, not x's.
     norm, gate: the norm before, and SwiGLU's element-wise half after, are computed in the same kernel.
     """
@@ -50,6 +49,20 @@ class Plan:
     def weights_held(self) -> int:
         """Weights of a block in each thread's registers, at least 1 ("rows")."""
         return max(1, self.block_n * self.block_k // (32 * self.warps))
+
+    def side(self, tokens: int) -> int:
+        """Tokens of a tile, some of which may be none ("tile", "direct")."""
+        return max(8 if self.kernel == DIRECT else 16, 1 << (tokens - 1).bit_length())
+
+    def shared_bytes(self, tokens: int, size: int) -> int:
+        """Shared memory of a program ("tile"). size: bytes of a weight."""
+        return self.stages * (self.block_n + self.side(tokens)) * self.block_k * size
+
+    def inputs_held(self, tokens: int, k: int) -> int:
+        """Registers of a thread in which x stays from block to block, 0 where it is read again ("direct")."""
+        steps = -(-k // self.block_k)
+        held = self.side(tokens) * steps * self.block_k // (64 * self.warps)
+        return held if self.turns > 1 and held <= HELD_INPUTS else 0
 
     def problem(self, tokens: int, n: int, k: int) -> str:
         """Why the plan cannot compute such a product, as a clause; empty when it can."""
@@ -141,18 +154,17 @@ class Choices:
             for place, plan in served.items()
             if plan is not None
         }
-
-        self._kernels: dict[tuple[str, int, tuple[int, int]], set[str]] = {}
+        self._kernels: dict[tuple[str, int, tuple[int, int]], set[str | None]] = {}  # None: the library's
         for place, plan in served.items():
             key = place.dtype, place.tokens, (place.n, place.k)
-            self._kernels.setdefault(key, set()).add(plan.kernel if plan else "library")
+            self._kernels.setdefault(key, set()).add(plan.kernel if plan else None)
 
     def lean(self, dtype: str, products: Collection[tuple[int, int]]) -> frozenset[int]:
         """The numbers of tokens, few, of which none of these products (N, K) goes through shared memory, so
         that a kernel between them does well to leave it to the first-level cache."""
 
         def without(bucket: int) -> bool:
-            kernels = [self._kernels.get((dtype, bucket, product), {"library"}) for product in products]
+            kernels = [self._kernels.get((dtype, bucket, product), {None}) for product in products]
             return all(each <= {ROWS, DIRECT} for each in kernels)
 
         few = range(1, LEAN_TOKENS + 1)
@@ -165,7 +177,7 @@ class Choices:
 
     def compiled(self, stage: str, dtype: str, n: int, k: int) -> dict[int, Plan]:
         """Tokens -> plan, of one product: all numbers of tokens that have kernels of their own. The rows
-        kernel is compiled for each number, the tile kernel serves a whole bucket."""
+        kernel is compiled for each number, the others serve a whole bucket."""
         found: dict[int, Plan] = {}
         for below, bucket in zip((0, *BUCKETS), BUCKETS, strict=False):
             plan = self._chosen.get((stage, dtype, bucket, n, k))
