@@ -65,8 +65,8 @@ class ExamAnswers:
         path = Path(name).expanduser()
         try:
             with zipfile.ZipFile(path) as archive:
-                theirs = json.loads(archive.read(WHO))
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+                theirs = dict(json.loads(archive.read(WHO)))
+        except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile, zlib.error) as error:
             raise UserError(f"task.answers={name} is no exams.npz of task=train_eagle3: {error}") from error
         differs = [key for key in self._who if theirs.get(key) != self._who[key]]
         if differs:

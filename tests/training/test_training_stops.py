@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from training_task import prompts, run
 from engine.core import EngineCore
 from engine.errors import UserError
 from engine.tasks.base import EXIT_INTERRUPTED, Outcome, TaskContext
+from engine.tasks.training_exams import ExamAnswers
 from engine.tasks.training_files import load_text
 from engine.tasks.training_stops import EXAMS, PROMPTS, TEXT
 from engine.tasks.training_text import Writer
@@ -198,6 +200,15 @@ def test_answers_of_another_target_are_refused(trained: Trained, tmp_path: Path)
         run(tmp_path / "3", *lines, f"task.answers=[{context.folder().path / TEXT}]")
     with pytest.raises(UserError, match=r"task\.answers=nowhere does not exist"):
         run(tmp_path / "4", *lines, "task.answers=[nowhere]")
+
+
+@pytest.mark.parametrize("who", ["[1]", "3", "null", "{", '"text"'])
+def test_an_archive_that_is_no_file_of_answers_is_refused(tmp_path: Path, who: str) -> None:
+    path = tmp_path / EXAMS
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("exams.json", who)
+    with pytest.raises(UserError, match=r"task\.answers=.* is no exams\.npz of task=train_eagle3"):
+        ExamAnswers({}, VOCAB, [str(path)])
 
 
 def test_a_stop_between_two_measurements_keeps_draft_and_figures(
