@@ -1,6 +1,5 @@
-"""Ctrl-C as a request: the first lets the running step end, so that partial results can be saved.
-
-The second one stops at once. Knows nothing of what is being stopped.
+"""Ctrl-C, and other signals, as a request: the first lets the running step end, so that partial results can
+be saved, the second stops at once. Knows nothing of what is being stopped.
 """
 
 from __future__ import annotations

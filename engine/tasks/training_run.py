@@ -47,7 +47,7 @@ DRAFT = "draft"
 
 
 class TrainingRun:
-    """The stages of one run on a built engine. stage: the one that it is in."""
+    """The stages of one run on a built engine."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class TrainingRun:
         self._writer = Writer(engine, context, stop, limits, seed, self._time, self._say)
         self._prompts = TrainingPrompts(config, trainer, self._writer, world, self._say_time)
         self._left = Leftovers(config, context.folder().path, trainer.checkpoint)
-        self.stage = WRITING
+        self._stage = WRITING
 
     def all(self, prompts: Sequence[PromptFile], exams: Sequence[PromptFile]) -> tuple[dict[str, Any], str]:
         """(result.json, text for people)."""
@@ -79,7 +79,7 @@ class TrainingRun:
         answers = self._exam_answers(exams)
         if self._stopped():
             return self.left()
-        self.stage = TRAINING
+        self._stage = TRAINING
         self._engine.forget_prefixes()
         resume = None if self._config.resume is None else Path(self._config.resume).expanduser()
         fitted = self._trainer.fit(
@@ -95,14 +95,14 @@ class TrainingRun:
         )
         if self._stopped():
             return self.left()
-        self.stage = MEASURING
+        self._stage = MEASURING
         return self._export(fitted, answers)
 
     def left(self) -> tuple[dict[str, Any], str]:
         """The same of a run that ends where it is; what it made lies in the folder of the first process."""
         if self._world.rank != 0:
-            return {"task": "train_eagle3", "interrupted": True, "complete": False, "stage": self.stage}, ""
-        return self._left.result(self.stage), self._left.told(self.stage)
+            return {"task": "train_eagle3", "interrupted": True, "complete": False, "stage": self._stage}, ""
+        return self._left.result(self._stage), self._left.told(self._stage)
 
     def _stopped(self) -> bool:
         """Whether any process was asked to stop: all leave a stage together."""
