@@ -24,11 +24,11 @@ def excess(plan: Plan, tokens: int, k: int, size: int) -> str:
 
 
 def _rows(plan: Plan, tokens: int, k: int, size: int) -> list[Demand]:
-    """All steps are written out for each token; the lighter ones of the norm inside cover all of K."""
+    """All steps are written out for each token; those of the norm inside cover all of K."""
     steps = tokens * -(-k // (plan.block_k * plan.split))
     normed = tokens * -(-k // plan.block_k) if plan.norm else 0
     held = plan.weights_held()
-    return [(HELD, held, 64), (STEPS, steps, 144), (STEPS, normed, 576), (WORK, steps * held, 2560)]
+    return [(HELD, held, 64), (STEPS, max(steps, normed), 144), (WORK, steps * held, 2560)]
 
 
 def _tile(plan: Plan, tokens: int, k: int, size: int) -> list[Demand]:
