@@ -42,12 +42,7 @@ class EngineCore:
         progress: Callable[[str], None] | None,
         parts: Mapping[str, object],
     ) -> None:
-        self._container = container = EngineContainer()
-        container.config.from_dict(dict(config))
-        if progress is not None:
-            container.progress.override(Object(LineProgress(progress)))
-        for name, replacement in parts.items():
-            getattr(container, name).override(Object(replacement))
+        self._container = container = _wired(config, progress, parts)
         self.seed: int = config["seed"] if config["seed"] is not None else secrets.randbits(31)
         loaded = container.loaded()
         self.tokenizer: Tokenizer = loaded.tokenizer
@@ -175,6 +170,19 @@ class Live:
         self.requests = requests
         self.news: list[Delta] = []
         self.open = len(requests)
+
+
+def _wired(
+    config: Mapping[str, Any], progress: Callable[[str], None] | None, parts: Mapping[str, object]
+) -> EngineContainer:
+    """The container, of which nothing is built yet; parts: what stands in for its own, by name."""
+    container = EngineContainer()
+    container.config.from_dict(dict(config))
+    if progress is not None:
+        container.progress.override(Object(LineProgress(progress)))
+    for name, replacement in parts.items():
+        getattr(container, name).override(Object(replacement))
+    return container
 
 
 def _measured(container: EngineContainer) -> dict[str, Mapping[str, Any]]:
