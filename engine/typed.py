@@ -49,7 +49,8 @@ def _required(field: dataclasses.Field[Any], options: Mapping[str, Any]) -> bool
 
 def _unknown(path: str, key: str, where: str, fields: Mapping[str, Any]) -> str:
     if not fields:
-        return f"{path}: the chosen {where or 'part'} has no options"
+        part = where or "part"
+        return f"{path}: the chosen {part} has no options; leave it out, or choose another {part}"
     known = ", ".join(fields)
     return f"{path}: {where or 'the root'} has no option {key}; it has {known}{nearest(key, fields)}"
 
