@@ -90,14 +90,19 @@ def read(path: Path) -> ChoiceTable:
         raise ValueError("it is nested too deeply") from error
 
 
-def _given(path: Path, here: Circumstances) -> Found:
+def given(path: Path) -> ChoiceTable:
+    """The table in a file that `kernels` names; UserError where there is none, or it cannot work."""
     try:
-        table = read(path)
+        return read(path)
     except (OSError, ValueError) as error:
         raise UserError(
             f"kernels={path} cannot be used: {getattr(error, 'strerror', None) or error}; give a table that "
             f"`{TUNE} --out FILE` wrote, or kernels={AUTO}"
         ) from error
+
+
+def _given(path: Path, here: Circumstances) -> Found:
+    table = given(path)
     then = table.measured_on
     if then.gpu != here.gpu:
         why = f"kernels={path} was measured on {then.gpu}, and this is {here.gpu}"

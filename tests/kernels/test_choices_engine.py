@@ -151,3 +151,16 @@ def test_explained(table: Path) -> None:
         "kernels=none.json does not exist; give a table that `python -m benchmarks.tune_kernels --out FILE` "
         "wrote, or kernels=auto"
     ]
+
+
+def test_an_impossible_plan_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    place = Place(LINEAR, "bfloat16", 1, 64, 64)
+    entries = {place: Entry(Plan("direct", 8, 128, 1, turns=10**9), 1e-6, 2e-6)}
+    path = tmp_path / "hostile.json"
+    path.write_text(
+        json.dumps(as_document(ChoiceTable(Circumstances("NVIDIA H200", "2.11", "3.6"), entries)))
+    )
+    refused = explain(compose([*TINY, f"kernels={path}"]))
+    (reason,) = [v.reason for v in refused.verdicts if v.violated]
+    assert "linear bfloat16, 1 token, 64 x 64 cannot work: operations that are written out" in reason
+    assert "or kernels=auto" in reason
