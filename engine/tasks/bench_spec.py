@@ -88,8 +88,8 @@ def order_warnings(alone: str) -> list[str]:
     if not alone:
         return []
     return [
-        "not in turns: plain decoding ran after all repeats with drafts, so the speed-up holds whatever made "
-        f"the machine slower or faster meanwhile; {alone}"
+        "not in turns: plain decoding ran after all repeats with drafts, so a machine that got slower or faster "
+        f"meanwhile distorts the speed-up; {alone}"
     ]
 
 
@@ -112,8 +112,10 @@ def _paired(result: Mapping[str, Any]) -> str:
     pairs = result["speedup_pairs"]
     if pairs is None:
         return "one after the other"
-    spread = f", {pairs['low']:.2f}x to {pairs['high']:.2f}x" if len(pairs["ratios"]) > 1 else ""
-    return f"{len(pairs['ratios'])} pair(s) in turns{spread}"
+    count = len(pairs["ratios"])
+    if count < 2:
+        return "one pair of runs"
+    return f"median of {count} pairs of runs in turns, {pairs['low']:.2f}x to {pairs['high']:.2f}x"
 
 
 def _shares(counts: Mapping[str, int]) -> str:

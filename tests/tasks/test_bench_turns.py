@@ -97,7 +97,7 @@ def test_a_machine_that_gets_slower_does_not_decide(tmp_path: Path, monkeypatch:
     assert result["output_tokens_per_s"] < 0.9 * 8 / (4 * DRAFT), "the machine has drifted"
     assert pairs["low"] == min(pairs["ratios"]) < 1 < pairs["high"] == max(pairs["ratios"])
     line = next(line for line in text_of(context.stdout).splitlines() if "speed-up" in line)
-    assert f"4 pair(s) in turns, {pairs['low']:.2f}x to {pairs['high']:.2f}x" in line
+    assert f"median of 4 pairs of runs in turns, {pairs['low']:.2f}x to {pairs['high']:.2f}x" in line
 
 
 def test_one_after_the_other_is_said_and_shows_the_drift(
