@@ -88,8 +88,8 @@ def order_warnings(alone: str) -> list[str]:
     if not alone:
         return []
     return [
-        "not in turns: plain decoding ran after all repeats with drafts, so a machine that got slower or faster "
-        f"meanwhile distorts the speed-up; {alone}"
+        "not in turns: plain decoding ran after all repeats with drafts, so a machine that got slower or "
+        f"faster meanwhile distorts the speed-up; {alone}"
     ]
 
 
