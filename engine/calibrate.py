@@ -22,6 +22,8 @@ CHECK_SECONDS = 0.25  # for a check
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 ROUNDS = 5  # each figure is the fastest of so many repeats: what disturbs a step only ever adds to it
 LEAST_ROUNDS = 2  # whatever they take: one repeat alone shows no scatter
+MEASURING, CHECKING = "measuring step costs", "checking step costs"  # as progress is told
+ALMOST = 0.99  # of a progress, until it is over
 
 Timer = Callable[[int, int, bool], float]  # (batch, width, resume) -> seconds of a step
 Clock = Callable[[], float]
@@ -59,8 +61,8 @@ class Gauge:
     resumes: bool
     progress: Progress
 
-    def measure(self) -> Measurement:
-        """All of it; about LIMIT_SECONDS."""
+    def measure(self, what: str = MEASURING) -> Measurement:
+        """All of it; about LIMIT_SECONDS. what: as progress is told."""
         steps = self.steps
         with self.metrics.unchanged(), steps.untouched():
             return measure(
@@ -70,12 +72,14 @@ class Gauge:
                 resumes=self.resumes,
                 progress=self.progress,
                 clock=steps.clock,
+                what=what,
             )
 
-    def ratio(self, width: int) -> Ratio:
+    def ratio(self, width: int, what: str = CHECKING) -> Ratio:
         """Of steps of this width, now; about CHECK_SECONDS."""
-        with self.metrics.unchanged(), self.steps.untouched():
-            return ratio(self.steps.seconds, width, progress=self.progress, clock=self.steps.clock)
+        steps = self.steps
+        with self.metrics.unchanged(), steps.untouched():
+            return ratio(steps.seconds, width, progress=self.progress, clock=steps.clock, what=what)
 
 
 def measure(
@@ -87,12 +91,13 @@ def measure(
     progress: Progress,
     limit: float = LIMIT_SECONDS,
     clock: Clock = time.perf_counter,
+    what: str = MEASURING,
 ) -> Measurement:
     """The table: every width at as many batch sizes as the time allows, from small ones up."""
     batches = [batch for batch in BATCHES if batch <= max_batch]
     kinds = [(width, False) for width in sorted({1, *widths})]
     kinds += [(kinds[1][0], True)] if resumes and len(kinds) > 1 else []
-    told = _Told(timer, "measuring step costs", len(batches) * (ROUNDS + 1) * len(kinds), progress)
+    told = _Told(timer, what, progress, _Course(len(batches), len(kinds), limit, clock))
     start, last, scatter = clock(), 0.0, 0.0
     costs = StepCosts(seconds := {}, resume := {})
     for done, batch in enumerate(batches):
@@ -119,10 +124,11 @@ def ratio(
     progress: Progress,
     limit: float = CHECK_SECONDS,
     clock: Clock = time.perf_counter,
+    what: str = CHECKING,
 ) -> Ratio:
     """Of steps of this width, from a few repeats of them and of plain ones."""
     plain, wide = (1, False), (width, False)
-    told = _Told(timer, "checking step costs", (ROUNDS + 1) * 2, progress)
+    told = _Told(timer, what, progress, _Course(1, 2, limit, clock))
     times = _rounds(told, 1, (plain, wide), limit, clock)
     told.over()
     figures = [min(times[plain]), min(times[wide])]
@@ -159,17 +165,33 @@ def _disorder(costs: Sequence[float]) -> float:
     return max((a / b - 1 for i, a in enumerate(costs) for b in costs[i + 1 :]), default=0.0)
 
 
+class _Course:
+    """How far a measurement is. It ends with its last step, or sooner: when its time is over and the steps
+    that are run whatever they take are done. Counting steps alone would then stop at a few per cent."""
+
+    def __init__(self, batches: int, kinds: int, limit: float, clock: Clock) -> None:
+        self.total = batches * (ROUNDS + 1) * kinds
+        self._least = (LEAST_ROUNDS + 1) * kinds
+        self._limit, self._clock, self._start = limit, clock, clock()
+
+    def after(self, steps: int) -> int:
+        """Of `total`; never less than before."""
+        spent = (self._clock() - self._start) / self._limit if self._limit > 0 else 1.0
+        share = min(spent, steps / self._least, ALMOST)
+        return max(steps, int(share * self.total))
+
+
 class _Told:
     """A timer that says before each step how far it is: a slow machine takes long for the first few."""
 
-    def __init__(self, timer: Timer, what: str, total: int, progress: Progress) -> None:
-        self._timer, self._what, self._total, self._progress = timer, what, total, progress
+    def __init__(self, timer: Timer, what: str, progress: Progress, course: _Course) -> None:
+        self._timer, self._what, self._progress, self._course = timer, what, progress, course
         self._done = 0
 
     def __call__(self, batch: int, width: int, resume: bool) -> float:
-        self._progress(self._what, self._done, self._total)
+        self._progress(self._what, self._course.after(self._done), self._course.total)
         self._done += 1
         return self._timer(batch, width, resume)
 
     def over(self) -> None:
-        self._progress(self._what, self._total, self._total)
+        self._progress(self._what, self._course.total, self._course.total)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from engine.calibrate import Measurement, Ratio
+from engine.calibrate import CHECKING, MEASURING, Measurement, Ratio
 from engine.errors import UserError
 from engine.models.embedded import cache_folder
 from engine.runs import write_json
@@ -24,17 +24,18 @@ CACHED, MEASURE = "cached", "measure"
 # Tables of a quiet machine agree within a tenth on what the widest step costs in plain ones; a false table
 # that misled whole runs was off by more than half.
 TOLERANCE = 0.15  # that a kept ratio may be off
+AGAIN = f"{MEASURING} once more, as repeats differed"
 STEADY = 0.25  # scatter up to which a measurement is kept
-LOOKS = 2  # one disturbed check disproves nothing
+LOOKS = (CHECKING, f"{CHECKING} once more")  # one disturbed check disproves nothing
 
 
 class Measures(Protocol):
     """What can measure steps (engine.calibrate.Gauge)."""
 
-    def measure(self) -> Measurement:
-        """The whole table."""
+    def measure(self, what: str = MEASURING) -> Measurement:
+        """The whole table. what: as progress is told."""
 
-    def ratio(self, width: int) -> Ratio:
+    def ratio(self, width: int, what: str = CHECKING) -> Ratio:
         """Of steps of one request and this width to plain ones, now."""
 
 
@@ -57,8 +58,8 @@ def _holds(costs: StepCosts, widest: int, place: Path, gauge: Measures) -> bool:
     """Whether the widest step costs as many plain steps as the table says, as far as the scatter of the
     check can tell. Widths depend on ratios alone: a machine that is slower as a whole changes none."""
     kept, seen = costs.at(1, widest) / costs.at(1, 1), 0.0
-    for _ in range(LOOKS):
-        now = gauge.ratio(widest)
+    for what in LOOKS:
+        now = gauge.ratio(widest, what)
         seen = now.value
         if max(kept / seen, seen / kept) <= (1 + TOLERANCE) * (1 + now.scatter):
             return True
@@ -77,7 +78,7 @@ def _measured(place: Path, key: Mapping[str, Any], gauge: Measures) -> StepCosts
     """Measured now, a second time if the first one scatters; kept if it is steady."""
     found = gauge.measure()
     if found.scatter > STEADY:
-        found = min(found, gauge.measure(), key=lambda one: one.scatter)
+        found = min(found, gauge.measure(AGAIN), key=lambda one: one.scatter)
     if found.scatter <= STEADY:
         _keep(place, key, found.costs)
         return found.costs

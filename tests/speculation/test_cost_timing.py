@@ -109,6 +109,24 @@ def test_progress_is_told_before_each_step_and_at_the_end() -> None:
     assert [done for _, done, _ in told] == list(range(2 * (ROUNDS + 1) + 1))
 
 
+@pytest.mark.parametrize("limit", [0.0, 50.0, 400.0, 3000.0])
+@pytest.mark.parametrize("check", [False, True])
+def test_progress_goes_up_to_its_end_however_much_the_time_limit_skips(limit: float, check: bool) -> None:
+    clock, told = Clock(), list[tuple[str, int, int]]()
+    if check:
+        ratio(clock.step, 8, limit=limit, clock=clock, progress=lambda *news: told.append(news))
+    else:
+        measure(
+            clock.step, (2, 4), 64, resumes=True, limit=limit, clock=clock, progress=lambda *n: told.append(n)
+        )
+    (total,) = {total for _, _, total in told}
+    shares = [done / total for _, done, _ in told]
+    assert shares == sorted(shares)
+    assert shares[0] == 0.0
+    assert shares[-2] < 1.0 == shares[-1]
+    assert shares[-2] > 0.4, "what the limit skips does not keep it near nothing"
+
+
 def test_waiting_people_hear_of_what_takes_longer_than_a_second() -> None:
     now, said = [0.0], list[str]()
     line = LineProgress(said.append, clock=lambda: now[0])
@@ -117,4 +135,4 @@ def test_waiting_people_hear_of_what_takes_longer_than_a_second() -> None:
         for done in range(6):
             line("measuring step costs", done, 5)
             now[0] += seconds
-    assert said == ["measuring step costs: 40%", "measuring step costs: 80%"]
+    assert said == [f"measuring step costs: {share}%" for share in (40, 80, 100)]

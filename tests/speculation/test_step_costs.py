@@ -68,14 +68,17 @@ class Stub:
         self._now, self._scatter, self._doubt = list(now), list(scatter), doubt
         self.measured: list[StepCosts] = []
         self.checked: list[int] = []
+        self.told: list[str] = []
 
-    def measure(self) -> Measurement:
+    def measure(self, what: str = "measuring") -> Measurement:
+        self.told.append(what)
         scale = 1.0 + len(self.measured)  # to tell tables apart
         costs = StepCosts({key: scale * cost for key, cost in TABLE.seconds.items()}, TABLE.resume)
         self.measured.append(costs)
         return Measurement(costs, self._scatter.pop(0) if self._scatter[1:] else self._scatter[0])
 
-    def ratio(self, width: int) -> Ratio:
+    def ratio(self, width: int, what: str = "checking") -> Ratio:
+        self.told.append(what)
         self.checked.append(width)
         return Ratio(self._now.pop(0) if self._now[1:] else self._now[0], self._doubt)
 
@@ -190,6 +193,7 @@ def test_a_measurement_that_scatters_twice_serves_the_run_and_is_not_kept(
     with caplog.at_level(logging.WARNING, "syncless"):
         assert costs_from(choice, {}, (1, 3), stub) == stub.measured[0], "the steadier one"
     assert len(stub.measured) == 2
+    assert len(set(stub.told)) == len(stub.told), "no progress begins a second time"
     assert "are not kept" in caplog.records[-1].message
     assert "by 50%, more than 25%" in caplog.records[-1].message
     place = cached_file({})
