@@ -72,7 +72,7 @@ class TritonAttention(AttentionBackend):
         self.ops = TritonOps(context.choices, early=early)
         tiles = attention_tiles.tiles_for(generation, context.dtype.itemsize, context.head_dim)
         self._tiles = tiles.dependent() if early else tiles
-        self._lean_tiles = self._tiles.lean()
+        self._lean, self._lean_tiles = context.lean if early else frozenset(), self._tiles.lean()
         self._plan = _split_plan(_programs(context.device), config, context.dtype.itemsize)
         self._workspace = attention_merge.Workspace.allocate(_space(self._plan, context), context.device)
 
@@ -91,7 +91,7 @@ class TritonAttention(AttentionBackend):
                 q, kv, batch, scale, page_size, self._tiles, self._plan, self._workspace
             )
         else:
-            tiles = self._lean_tiles if q.shape[0] in self._context.lean else self._tiles
+            tiles = self._lean_tiles if q.shape[0] in self._lean else self._tiles
             out = attention_decode.attention_decode(
                 q, kv, batch, scale, page_size, tiles, self._plan, self._workspace
             )

@@ -23,9 +23,10 @@ from kernels.attention_tiles import HOPPER, Tiles, tiles_for
 SMALL = {"max_context": 128, "heads": 4, "kv_heads": 2}
 
 
+@pytest.mark.parametrize("dependent", [True, False])
 @pytest.mark.parametrize("lens", [(5,), (5, 9), (5, 9, 40)])
 def test_passes_of_so_many_tokens_take_lean_tiles(
-    lens: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    lens: tuple[int, ...], dependent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Tiles] = []
 
@@ -38,6 +39,7 @@ def test_passes_of_so_many_tokens_take_lean_tiles(
 
         monkeypatch.setattr(module, name, call)
 
+    monkeypatch.setattr(triton, "_capability", lambda device: HOPPER if dependent else HOPPER - 1)
     # Modules as the backend has them, which are imported when first used.
     noted(triton.attention_decode, "attention_decode")
     noted(triton.attention_extend, "attention_extend")
@@ -48,7 +50,7 @@ def test_passes_of_so_many_tokens_take_lean_tiles(
         world = build(case)
         context = replace(world.context, lean=frozenset({4, 8}))
         run(TritonAttention(TritonAttention.Config(), context), world)
-    assert [tiles.decode.lean for tiles in seen] == [4 * len(lens) <= 8, False]
+    assert [tiles.decode.lean for tiles in seen] == [dependent and 4 * len(lens) <= 8, False]
 
 
 def test_lean_tiles_differ_in_nothing_else() -> None:
