@@ -5,7 +5,7 @@ Importable without torch. Knows requests and the chat template; not what is trai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.errors import UserError
@@ -59,8 +59,18 @@ class Writer:
         jobs = [Job(i, heads[text], self._sampled(self._limits.turn)) for i, text in enumerate(begun)]
         answers = self._run(jobs, what, stage)
         ended = [(a, s) for a in answers for s in a.samples if s.finish_reason == "stop"]
-        texts = dict.fromkeys(begun[answer.job.key] + sample.text for answer, sample in ended)
-        return [text for text in texts if text.strip()]
+        texts = [begun[answer.job.key] + sample.text for answer, sample in ended]
+        said = [text for text in texts if text.strip()]
+        kept = list(dict.fromkeys(said))
+        long = sum(s.finish_reason == "length" for a in answers for s in a.samples)
+        reasons = {
+            f"did not end within {self._limits.turn} tokens (task.prompt_tokens)": long,
+            "said nothing": len(texts) - len(said),
+            "repeated another": len(said) - len(kept),
+            "had no room (cache.max_context)": sum(not self.fits(job.ids) for job in jobs),
+        }
+        self._say_dropped(count, what, reasons)
+        return kept
 
     def documents(self, requests: Sequence[str]) -> list[str]:
         """What the model writes when it is asked to, drawn at the same temperature; ended or not."""
@@ -68,8 +78,13 @@ class Writer:
             Job(i, tuple(self._encode(text)), self._sampled(self._limits.document))
             for i, text in enumerate(requests)
         ]
-        answers = self._run(jobs, "documents", DOCUMENTS)
-        return [s.text.strip() for a in answers for s in a.samples if s.text.strip()]
+        texts = [s.text.strip() for a in self._run(jobs, "documents", DOCUMENTS) for s in a.samples]
+        reasons = {
+            "said nothing": texts.count(""),
+            "had no room (cache.max_context)": sum(not self.fits(job.ids) for job in jobs),
+        }
+        self._say_dropped(len(requests), "documents", reasons)
+        return [text for text in texts if text]
 
     def about(self, documents: Sequence[str], forms: Sequence[str], questions: int) -> list[str]:
         """`questions` user turns about each document, with none, one or two of the next put behind it; a text
@@ -129,6 +144,12 @@ class Writer:
         return SamplingParams(
             temperature=self._limits.temperature, max_tokens=tokens, seed=self._seed + self._drawn
         )
+
+    def _say_dropped(self, count: int, what: str, reasons: Mapping[str, int]) -> None:
+        """Why fewer than `count` are kept, besides the time."""
+        words = [f"{dropped} {reason}" for reason, dropped in reasons.items() if dropped]
+        if words:
+            self._say(f"text: of {count} {what}, {sum(reasons.values())} are not used: {', '.join(words)}")
 
     def _run(self, jobs: Sequence[Job], what: str, stage: str | None) -> list[Answer]:
         """The jobs that fit, until the stage is over. What was cut short then is kept; after Ctrl-C the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from training_task import task_and_context
 
 from engine.errors import UserError
 from engine.tasks.base import Outcome, TaskContext
+from engine.tasks.drive import Job
 from engine.tasks.interrupts import StopFlag
 from engine.tasks.training_files import load_text, save_text, set_names
 from engine.tasks.training_text import Limits, Writer
@@ -31,11 +33,14 @@ def test_an_answer_is_greedy_to_its_stop_or_its_limit(trained: tuple[Path, Outco
 def test_the_model_writes_prompts_documents_and_answers_itself(tmp_path: Path) -> None:
     """At temperature 1 a random model of 512 tokens ends about every third turn within 200."""
     _, context = task_and_context(tmp_path)
-    limits, until = Limits(200, 16, 16, 1.0), WritingTime.of(None)
-    writer = Writer(engine(), context, StopFlag(context.stderr), limits, 3, until, pytest.fail)
+    limits, until, said = Limits(200, 16, 16, 1.0), WritingTime.of(None), list[str]()
+    writer = Writer(engine(), context, StopFlag(context.stderr), limits, 3, until, said.append)
     turns = writer.turns(("", "Write "), 24, "turns")
     assert turns, "none of 24 turns ended within 200 tokens"
     assert len(set(turns)) == len(turns)
+    assert len(said) == 1
+    assert said[0].startswith(f"text: of 24 turns, {24 - len(turns)} are not used: ")
+    assert "did not end within 200 tokens (task.prompt_tokens)" in said[0]
     documents = writer.documents(["tell me", "and this"])
     asked = writer.about(documents, ("Summarize: {text}", "{text}?"), 2)
     assert len(asked) == 2 * len(documents)
@@ -44,6 +49,29 @@ def test_the_model_writes_prompts_documents_and_answers_itself(tmp_path: Path) -
     answers = writer.answers(writer.texts(asked), "answers")
     assert [a.job.key for a in answers] == list(range(len(asked)))
     assert all(0 < a.tokens <= 16 for a in answers)
+
+
+def test_why_less_text_is_used_than_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = [("stop", "a"), ("stop", "a"), ("stop", " "), ("length", "b"), ("length", "c"), ("stop", "d")]
+    _, context = task_and_context(tmp_path)
+    limits, until, said = Limits(9, 16, 16, 1.0), WritingTime.of(None), list[str]()
+    writer = Writer(engine(), context, StopFlag(context.stderr), limits, 3, until, said.append)
+
+    def answers(writer: Writer, jobs: list[Job], what: str, stage: str) -> list[SimpleNamespace]:
+        samples = [SimpleNamespace(finish_reason=reason, text=text) for reason, text in ends]
+        return [SimpleNamespace(job=job, samples=[one]) for job, one in zip(jobs, samples, strict=True)]
+
+    monkeypatch.setattr(Writer, "_run", answers)
+    assert writer.turns(("",), 6, "user turns") == ["a", "d"]
+    assert writer.documents(["tell me"] * 6) == ["a", "a", "b", "c", "d"]
+    assert said == [
+        "text: of 6 user turns, 4 are not used: 2 did not end within 9 tokens (task.prompt_tokens), "
+        "1 said nothing, 1 repeated another",
+        "text: of 6 documents, 1 are not used: 1 said nothing",
+    ]
+    ends[:] = [("stop", "a")]
+    assert writer.turns(("",), 1, "user turns") == ["a"]
+    assert len(said) == 2, "nothing to say where all are used"
 
 
 def test_text_files_round_trip_and_others_are_refused(tmp_path: Path) -> None:
