@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.conf_tree import conf_tree
+from engine.report.figures import FIGURES, Figure
+from engine.report.numbers import measure
 from engine.sweeps.axes import value_at
 from engine.sweeps.cells import Cell
 
@@ -22,6 +24,15 @@ class MainFigure:
         """The number; None where the result has none."""
         value = None if self.name is None else value_at(result, self.name)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def shown(self, value: float) -> str:
+        """With its name and unit as in the report: "output 57.6 tokens/s"."""
+        figure = next((f for f in FIGURES if f.path == self.name and not f.word), None)
+        if figure is None:
+            figure = Figure(str(self.name), str(self.name), "", str(self.name))
+        scaled = value * figure.scale
+        whole = not figure.unit and scaled.is_integer()
+        return f"{figure.label} {measure(int(scaled) if whole else scaled, figure.unit)}"
 
     def better(self, one: float, other: float) -> bool:
         return one < other if self.lower else one > other

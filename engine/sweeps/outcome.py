@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.sweeps.states import FAILED, FINISHED, INTERRUPTED, KILLED, OUT_OF_MEMORY, TIMEOUT
+from engine.tasks.base import EXIT_INTERRUPTED
 
 TAIL_BYTES = 65536
+SWEEP_INTERRUPTED = "the sweep was interrupted"
 _MEMORY = re.compile(r"OutOfMemoryError|MemoryError|out of memory|can't allocate memory|not enough memory")
 _RAISED = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|Exit|Failure)\b.*")
 _LONGEST = 400
@@ -34,9 +36,11 @@ def verdict(ending: Ending, log: Path) -> tuple[str, str | None]:
     if ending.exit_code == 0:
         return FINISHED, None
     if ending.stopped:
-        return INTERRUPTED, "the sweep was interrupted"
+        return INTERRUPTED, SWEEP_INTERRUPTED
     if ending.exit_code < 0:
         return _of_signal(-ending.exit_code, ending.memory_kills, log)
+    if ending.exit_code == EXIT_INTERRUPTED:
+        return KILLED, "stopped by a signal (SIGINT or SIGTERM) that the sweep did not send"
     said = last_words(log)
     if said is not None and _MEMORY.search(said):
         return OUT_OF_MEMORY, said

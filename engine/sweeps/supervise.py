@@ -16,8 +16,8 @@ from omegaconf import DictConfig
 
 from engine.sweeps import process
 from engine.sweeps.folder import FAIL_FAST, FORCE, LOG, STOP, SweepFolder
-from engine.sweeps.outcome import verdict
-from engine.sweeps.states import FAILURES, JobState
+from engine.sweeps.outcome import SWEEP_INTERRUPTED, Ending, verdict
+from engine.sweeps.states import FAILURES, INTERRUPTED, JobState
 
 _URGENCY = {"": process.CALM, FAIL_FAST: process.CALM, STOP: process.STOP, FORCE: process.FORCE}
 
@@ -47,11 +47,26 @@ class Supervisor:
 
     def _run(self, sweep: SweepFolder, cell_id: str) -> JobState:
         former = sweep.state(cell_id)
+        attempt = 1 if former is None else former.attempt + 1
         sweep.clear(cell_id)
         started, clock = _now(), time.monotonic()
-        log = sweep.job(cell_id) / LOG
-        with open(log, "wb") as out:
-            ending = process.run_process(
+
+        def write(name: str, reason: str | None, exit_code: int | None) -> JobState:
+            seconds = round(time.monotonic() - clock, 3)
+            state = JobState(cell_id, name, reason, exit_code, seconds, started, _now(), attempt)
+            sweep.write_state(state)
+            return state
+
+        try:
+            ending = self._job(sweep, cell_id)
+        except KeyboardInterrupt:  # the second signal, where a job is run by the sweep's own process
+            write(INTERRUPTED, SWEEP_INTERRUPTED, None)
+            raise
+        return write(*verdict(ending, sweep.job(cell_id) / LOG), ending.exit_code)
+
+    def _job(self, sweep: SweepFolder, cell_id: str) -> Ending:
+        with open(sweep.job(cell_id) / LOG, "wb") as out:
+            return process.run_process(
                 sweep.job(cell_id),
                 out,
                 self.overrides[cell_id],
@@ -59,12 +74,6 @@ class Supervisor:
                 self.timeout,
                 lambda: _URGENCY.get(sweep.wish(), process.STOP),
             )
-        name, reason = verdict(ending, log)
-        attempt = 1 if former is None else former.attempt + 1
-        seconds = round(time.monotonic() - clock, 3)
-        state = JobState(cell_id, name, reason, ending.exit_code, seconds, started, _now(), attempt)
-        sweep.write_state(state)
-        return state
 
 
 def _now() -> str:

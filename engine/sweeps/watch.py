@@ -105,7 +105,7 @@ class Watch:
     def _line(self, state: JobState) -> str:
         cell = self._cells[state.id]
         value = self.value(cell) if state.state == FINISHED else None
-        shown = "" if value is None else f", {value:.4g}"
+        shown = "" if value is None else f", {self._judge(cell).shown(value)}"
         why = f": {state.reason}" if state.reason else ""
         words = f"{state.state.replace('_', ' ')} in {_time(state.seconds)}{shown}  {cell.title}{why}"
         count = f"[{self._ended_jobs()}/{self._total}]"
@@ -117,7 +117,7 @@ class Watch:
 
     def _left(self) -> list[str]:
         left = self._total - self._ended_jobs()
-        if left <= 0:
+        if left <= 0 or self._folder.wish():  # asked to stop: the others do not run now
             return []
         return [f"about {_time((time.monotonic() - self._start) / self._done * left)} left"]
 
@@ -125,7 +125,7 @@ class Watch:
         if self._best is None:
             return []
         value, cell = self._best
-        return [f"best so far {value:.4g} {self._judge(cell).name} with {cell.title}"]
+        return [f"best so far: {self._judge(cell).shown(value)} with {cell.title}"]
 
     def _rank(self, cell: Cell) -> None:
         value = self.value(cell)

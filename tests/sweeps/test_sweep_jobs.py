@@ -92,14 +92,14 @@ def test_progress_says_where_it_is_how_long_it_takes_and_what_is_best(cli):
     lines = cli(*line, "sweep.figure=output_tokens", "sweep.better=lower").err.splitlines()
     assert lines[0] == "job 1 of 2: sampling.max_tokens=2"
     assert re.fullmatch(
-        r"\[1/2\] finished in [\d.]+ s, 2  sampling.max_tokens=2; about [\d.]+ s left; "
-        r"best so far 2 output_tokens with sampling.max_tokens=2",
+        r"\[1/2\] finished in [\d.]+ s, output tokens 2  sampling.max_tokens=2; about [\d.]+ s left; "
+        r"best so far: output tokens 2 with sampling.max_tokens=2",
         lines[1],
     )
     assert lines[2] == "job 2 of 2: sampling.max_tokens=5"
     assert re.fullmatch(
-        r"\[2/2\] finished in [\d.]+ s, 5  sampling.max_tokens=5; "
-        r"best so far 2 output_tokens with sampling.max_tokens=2",
+        r"\[2/2\] finished in [\d.]+ s, output tokens 5  sampling.max_tokens=5; "
+        r"best so far: output tokens 2 with sampling.max_tokens=2",
         lines[3],
     )
 

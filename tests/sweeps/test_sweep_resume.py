@@ -87,10 +87,13 @@ def test_the_second_signal_kills(tmp_path):
     while "once more kills them" not in (line := running.stderr.readline()) and line:
         pass
     running.send_signal(signal.SIGINT)
-    running.communicate(timeout=60)
+    out, err = running.communicate(timeout=60)
     assert running.returncode == 130
     assert time.monotonic() - began < 30
-    assert states(tmp_path / "s").get("cache.page_size=16") == ""
+    assert states(tmp_path / "s") == {"cache.page_size=8": "interrupted", "cache.page_size=16": ""}
+    assert "2 cells: 1 interrupted, 1 not run" in out
+    assert "[1/2] interrupted in " in err
+    assert " left" not in err, "nothing runs after it"
     assert log.is_file()
 
 
