@@ -38,11 +38,17 @@ def read_prompts(paths: Sequence[str], option: str) -> list[PromptFile]:
 
 def set_names(paths: Sequence[str]) -> list[str]:
     """What the set of each file is called: its folder, as data sets lie in one each; with the file's own name
-    where two files share a folder."""
+    where two files share a folder, and with as many folders above as tell them apart. Never an absolute path:
+    they are published with the draft."""
     files = [Path(name) for name in paths]
     folders = [file.parent.name or file.stem for file in files]
     both = [f"{folder}/{file.stem}" for folder, file in zip(folders, files, strict=True)]
-    return next((names for names in (folders, both) if len(set(names)) == len(set(paths))), list(paths))
+    parts = [file.parts[bool(file.anchor) :] for file in files]
+    longer = (
+        ["/".join(own[-depth:]) for own in parts] for depth in range(3, max(map(len, parts), default=0) + 1)
+    )
+    numbered = [f"{name} {number}" for number, name in enumerate(both, 1)]
+    return next((names for names in (folders, both, *longer) if len(set(names)) == len(set(paths))), numbered)
 
 
 def read_openings(name: str) -> tuple[str, ...]:

@@ -52,7 +52,8 @@ class TrainingPrompts:
 
     def _of_file(self, name: str, items: Sequence[WorkItem]) -> list[list[int]]:
         mine = self._world.share(items[: self._config.prompt_limit])
-        self.sources[f"prompts of {Path(*Path(name).parts[-2:])}"] += len(mine)
+        path = Path(name)
+        self.sources[f"prompts of {'/'.join(path.parts[bool(path.anchor) :][-2:])}"] += len(mine)
         return self._writer.items(mine)
 
     def _openings(self) -> Sequence[str]:

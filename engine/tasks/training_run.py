@@ -15,6 +15,7 @@ from engine.errors import UserError
 from engine.provenance import device_facts
 from engine.tasks.base import TaskContext, TextEngine
 from engine.tasks.interrupts import StopFlag
+from engine.tasks.published import published
 from engine.tasks.training_exams import ExamAnswers, target_facts
 from engine.tasks.training_files import (
     PromptFile,
@@ -196,12 +197,15 @@ class TrainingRun:
         return result, "\n".join([*lines, f"draft: {folder}"])
 
     def _facts(self) -> dict[str, Any]:
+        """For the cards, which are published with the draft."""
         data = "; ".join(f"{count:,} {what}" for what, count in self._prompts.sources.items() if count)
         name = self._config.target_name or self._engine.shape.architecture
+        here = (self._context.folder().path.absolute(), Path.cwd())
+        command = [published(override, here) for override in self._context.overrides]
         return {
-            "target": name,
+            "target": published(name, here),
             "data": f"greedy answers of the target itself to {data}",
-            "command": "python -m engine " + shlex.join(self._context.overrides),
+            "command": "python -m engine " + shlex.join(command),
             "hardware": f"{self._world.size} x {device_facts(self._engine.device)['device_name']}",
             "answer_tokens": self._config.answer_tokens,
             "evaluate_tokens": self._config.evaluate_tokens,
