@@ -14,6 +14,11 @@ from engine.graphs.sizes import AUTO, BatchSizes, chosen_sizes, size_problems
 from engine.modes import GraphMode, ModeContext
 
 logger = logging.getLogger("syncless")
+_FOR_CHECKS = "%s without a GPU replays recorded operations: for checks, no faster than graph=none%s"
+_SLOW_START = (
+    "; capturing all {} batch sizes before the first request can take minutes here, "
+    "graph.sizes=[1] captures one alone (larger batches run without a graph)"
+)
 
 
 class SizedGraph(GraphMode):
@@ -54,7 +59,7 @@ class SizedGraph(GraphMode):
 
     def announce(self, name: str, context: ModeContext) -> None:
         """Say what a user of this device should not expect."""
-        if context.device == "cpu":
-            logger.warning(
-                "%s without a GPU replays recorded operations: for checks, no faster than graph=none", name
-            )
+        if context.device != "cpu":
+            return
+        count = len(self.sizes(context.max_running))
+        logger.warning(_FOR_CHECKS, name, _SLOW_START.format(count) if count > 1 else "")
