@@ -1,7 +1,7 @@
 """Entry point: flags to actions, every outcome to an exit code and at most one readable message.
 
-0 done; 1 a mistake of the user's, or a check that failed; 130 interrupted; 141 nobody reads stdout.
-A bug in the engine keeps its traceback.
+0 done; 1 a mistake of the user's, or a check that failed; 130 interrupted (Ctrl-C or SIGTERM); 141 nobody
+reads stdout. A bug in the engine keeps its traceback.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from hydra.errors import CompactHydraException
 
 from engine.cli.flags import Flags, parse_flags
+from engine.termination import sigterm_as_ctrl_c
 
-INTERRUPTED = 130  # 128 + SIGINT
+INTERRUPTED = 130  # 128 + SIGINT; of SIGTERM, too, as one wish has one code
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 CLOSED_PIPE = 141  # 128 + SIGPIPE, what a shell reports of `yes | head`
 
@@ -26,8 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     _mend_streams()
     try:
-        code = _act(parse_flags(arguments))
-        sys.stdout.flush()
+        with sigterm_as_ctrl_c():
+            code = _act(parse_flags(arguments))
+            sys.stdout.flush()
         return code
     except CompactHydraException as error:
         print(readable(error), file=sys.stderr)

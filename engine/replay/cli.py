@@ -10,6 +10,7 @@ from engine.cli.main import CLOSED_PIPE, INTERRUPTED, readable
 from engine.errors import UserError
 from engine.replay.replaying import replay
 from engine.tasks.base import EXIT_DIFFERENT, EXIT_OK
+from engine.termination import sigterm_as_ctrl_c
 
 USAGE = """python -m engine.replay RUN_DIR [key=value ...]
 
@@ -30,8 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def guarded(act: Callable[[], int], on_error: int) -> int:
     """The exit code of `act`; what the user can mend, stops or no longer reads ends without a traceback."""
     try:
-        code = act()
-        sys.stdout.flush()
+        with sigterm_as_ctrl_c():
+            code = act()
+            sys.stdout.flush()
         return code
     except UserError as error:
         print(readable(error), file=sys.stderr)

@@ -20,6 +20,7 @@ from typing import IO
 
 from engine.code_state import PACKAGE_ROOT
 from engine.sweeps.outcome import Ending, memory_kills
+from engine.tasks.base import EXIT_INTERRUPTED
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 10.0  # between asking a job to stop and killing it
@@ -58,6 +59,8 @@ def run_process(
         _kill_group(process)
         code = process.wait()
         os.close(writer)
+    if code == EXIT_INTERRUPTED and urgency() != CALM:  # a scheduler has told the job, too, and it was faster
+        stopped = not late
     return Ending(code, stopped, late, limit, memory_kills() - before)
 
 

@@ -8,8 +8,7 @@ from types import FrameType, TracebackType
 from typing import Any, TextIO
 
 from engine.sweeps.folder import FORCE, STOP, SweepFolder
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from engine.termination import SIGNALS, Wish
 
 
 class Stopping:
@@ -19,6 +18,7 @@ class Stopping:
     def __init__(self, folder: SweepFolder, stderr: TextIO) -> None:
         self._folder, self._stderr = folder, stderr
         self._former: dict[signal.Signals, Any] = {}
+        self._wish = Wish()
         self.requested = False
 
     def __enter__(self) -> Stopping:
@@ -34,8 +34,11 @@ class Stopping:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
+            if not self._wish.again(number):
+                return
             self._folder.ask(FORCE)
             raise KeyboardInterrupt
         self.requested = True
+        self._wish.first(number)
         self._folder.ask(STOP)
         print("\nstopping the running jobs; once more kills them", file=self._stderr, flush=True)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 EXIT_OK = 0
 EXIT_REFUSED = 1  # explain: the engine would not start
 EXIT_DIFFERENT = 1  # verify and replay: the outputs are not the same
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it; SIGTERM is the same wish
 
 STDIN_TURNS = "standard input"  # Task.asks of a task that talks with whoever types
 
@@ -170,6 +170,7 @@ def run_task(task: Task, context: TaskContext, output_format: str) -> int:
     try:
         outcome = task.run(inner)
     except KeyboardInterrupt:
+        print("interrupted", file=context.stderr, flush=True)
         outcome = Outcome({"interrupted": True}, code=EXIT_INTERRUPTED)
     if context.run is not None:
         context.run.write_result(outcome.result)

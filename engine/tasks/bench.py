@@ -15,7 +15,7 @@ from engine.graphs.cost import cost_rows
 from engine.params import SamplingParams
 from engine.runs import OUTPUTS
 from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, Outcome, Task, TaskContext
-from engine.tasks.bench_report import Goal, bench_table, medians, warnings_of
+from engine.tasks.bench_report import Goal, bench_table, medians, stop_warnings, warnings_of
 from engine.tasks.bench_side import Side
 from engine.tasks.bench_spec import compared, order_warnings, spec_result, spec_warnings
 from engine.tasks.bench_turns import Order, run_alone, run_both
@@ -97,7 +97,8 @@ class Bench(Task):
         warnings = [
             *warnings_of(workload, runs, self._config.ignore_eos),
             *spec_warnings(engine, drafted, self._config.raw),
-            *order_warnings(order.alone if plain is not None and plain.runs else ""),
+            *order_warnings(order.alone, order.failed, len(plain.runs) if plain is not None else 0),
+            *(stop_warnings(runs, self._config.repeats) if stopped else ()),
         ]
         return {
             "task": "bench",

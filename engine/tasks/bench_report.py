@@ -133,6 +133,13 @@ def warnings_of(workload: Workload, runs: Sequence[Measured], ignore_eos: bool) 
     return found
 
 
+def stop_warnings(runs: Sequence[Measured], repeats: int) -> list[str]:
+    """What a benchmark that was stopped does not show."""
+    if not runs:
+        return ["stopped before the first counted run had ended: there are no figures yet"]
+    return [f"stopped after {len(runs)} of {repeats} counted runs"]
+
+
 def bench_table(result: Mapping[str, Any]) -> str:
     """The figures for a person."""
     mark = "".join(

@@ -82,15 +82,25 @@ def spec_lines(result: Mapping[str, Any], mark: str) -> list[str]:
     return lines
 
 
-def order_warnings(alone: str) -> list[str]:
-    """What a speed-up is worth whose two sides did not take turns; alone: why, and the way out; empty where
-    they did."""
-    if not alone:
-        return []
-    return [
-        "not in turns: plain decoding ran after all repeats with drafts, so a machine that got slower or "
-        f"faster meanwhile distorts the speed-up; {alone}"
-    ]
+def order_warnings(alone: str, failed: str, runs: int) -> list[str]:
+    """What a speed-up is worth whose two sides did not take turns, or why there is none.
+
+    alone: why they did not, and the way out; empty where they did. failed: why plain decoding did not come to
+    its end even so, after so many counted runs.
+    """
+    found = []
+    if alone and runs:
+        found.append(
+            "not in turns: plain decoding ran after all repeats with drafts, so a machine that got slower or "
+            f"faster meanwhile distorts the speed-up; {alone}"
+        )
+    if failed and runs:
+        found.append(f"plain decoding failed after {runs} of its runs, which the speed-up is of: {failed}")
+    elif failed:
+        found.append(
+            f"no speed-up: plain decoding had no room beside the drafts ({alone}), nor alone: {failed}"
+        )
+    return found
 
 
 def spec_warnings(engine: TextEngine, drafted: float, raw: bool) -> list[str]:

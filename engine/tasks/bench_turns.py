@@ -19,10 +19,12 @@ WAY_OUT = "a smaller cache.tokens or scheduler.max_running takes less"
 @dataclass(frozen=True)
 class Order:
     """peak: memory that the measured side took, in bytes, before there was another. alone: why the two did
-    not take turns, and the way out; empty where they did, or where there is one side only."""
+    not take turns, and the way out; empty where they did, or where there is one side only. failed: why plain
+    decoding could not be run to its end after the other one either."""
 
     peak: int
     alone: str = ""
+    failed: str = ""
 
 
 def run_alone(own: Side, repeats: int) -> Order:
@@ -44,10 +46,9 @@ def run_both(own: Side, plain: Side, repeats: int, warmup: int, stop: StopFlag) 
         return Order(peak)
     alone = _no_room(own) or _refused(plain)
     if alone:
-        _one_after_the_other(own, plain, repeats, stop)
-    else:
-        _in_turns(own, plain, repeats)
-    return Order(peak, alone)
+        return Order(peak, alone, _one_after_the_other(own, plain, repeats, stop))
+    _in_turns(own, plain, repeats)
+    return Order(peak)
 
 
 def _in_turns(own: Side, plain: Side, repeats: int) -> None:
@@ -57,12 +58,18 @@ def _in_turns(own: Side, plain: Side, repeats: int) -> None:
                 side.once()
 
 
-def _one_after_the_other(own: Side, plain: Side, repeats: int, stop: StopFlag) -> None:
+def _one_after_the_other(own: Side, plain: Side, repeats: int, stop: StopFlag) -> str:
+    """Why plain decoding failed alone, too; empty where it did not. What was measured by then stays true."""
     while len(own.runs) < repeats and not stop.requested:
         own.once()
     own.close()
-    if not stop.requested:
+    if stop.requested:
+        return ""
+    try:
         run_alone(plain, repeats)
+    except (UserError, MemoryError, RuntimeError) as error:
+        return _lack(error)
+    return ""
 
 
 def _no_room(own: Side) -> str:
@@ -90,10 +97,15 @@ def _refused(plain: Side) -> str:
         plain.prepare()
         return ""
     except (UserError, MemoryError, RuntimeError) as error:
-        if not isinstance(error, UserError) and not is_out_of_memory(error):
-            raise
-        first_line = str(error).partition("\n")[0]
-        reason = f"{first_line or 'memory ran out'}; {WAY_OUT}"
+        reason = _lack(error)
     plain.reset()
     gc.collect()  # what was half built refers to itself
     return reason
+
+
+def _lack(error: Exception) -> str:
+    """What was lacking, and the way out; a bug is raised again."""
+    if not isinstance(error, UserError) and not is_out_of_memory(error):
+        raise error
+    first_line = str(error).partition("\n")[0]
+    return f"{first_line or 'memory ran out'}; {WAY_OUT}"

@@ -127,13 +127,15 @@ class _Talk:
             return True
         if dropped:
             self.note(f"the context is full: the oldest {dropped} turn(s) were dropped")
-        with StopFlag(self.context.stderr, "answer stopped; Ctrl-C again leaves") as stop:
+        with StopFlag(self.context.stderr, "answer stopped; a second signal, or SIGTERM, leaves") as stop:
             live = LiveText(self.context.stdout, stop)
             (answer,) = run_jobs(self.engine, [Job(0, tuple(ids), self.params)], stop, Watch(live.show))
         self.history.answered(answer.output.text)
         self._save(line, answer)
         if not live.gone:
             live.end()
+        if stop.terminated:  # nobody is there who would ask on
+            raise KeyboardInterrupt
         return not live.gone
 
     def _save(self, line: str, answer: Answer) -> None:

@@ -15,13 +15,12 @@ from engine.build import choice, make_config, number, target_class
 from engine.errors import UserError
 from engine.tasks.base import EXIT_INTERRUPTED, EXIT_OK, Outcome, Task, TaskContext
 from engine.tasks.generate import record_engine
-from engine.tasks.interrupts import ANY_END, StopFlag
+from engine.tasks.interrupts import NOTICE, StopFlag
 from engine.tasks.training_files import PromptFile, check_apart, read_prompts
 from engine.tasks.training_run import TrainingRun
 from engine.tasks.training_stops import TEXT
 from engine.tasks.training_world import TrainingWorld
 
-NOTICE = "stopping at the end of the running step; a second signal stops at once"
 ECHO = 5.0  # seconds: torchrun hands a signal on to processes that have it from the terminal already
 
 
@@ -72,7 +71,7 @@ class TrainEagle3(Task):
         check_apart(prompts, exams)
         self._check(trainer.checkpoint)
         world = TrainingWorld.of(os.environ)
-        with StopFlag(context.stderr, NOTICE, ANY_END, ECHO if world.size > 1 else 0.0) as stop:
+        with StopFlag(context.stderr, NOTICE, ECHO if world.size > 1 else 0.0) as stop:
             result, text = self._all(context, trainer, prompts, exams, world, stop)
         return Outcome(result, text, EXIT_INTERRUPTED if result["interrupted"] else EXIT_OK)
 

@@ -69,20 +69,29 @@ class Verify(Task):
 
     def run(self, context: TaskContext) -> Outcome:
         workload, params = load_workload(context), sampling_params(context.config)
-        batch = self._config.reference_batch
-        reference = reference_of(context, batch)
+        reference = reference_of(context, self._config.reference_batch)
         with StopFlag(context.stderr) as stop:
             chosen = self._chosen(context, workload, params, stop)
-            config = same_numbers(reference, chosen.seed, chosen.dtype)
-            engine = context.make_engine(config)
-            try:
-                slow, seconds = _timed(engine, chosen.jobs, stop, context, "reference path", batch)
-                judge = Judge(engine, chosen.jobs, self._tolerance(chosen.dtype))
-                found = compare_all(slow, chosen.answers, judge)
-            finally:
-                engine.close()
+            if stop.requested:  # nothing to compare: a second engine would be built for nothing
+                slow, seconds, found = [], 0.0, []
+            else:
+                config = same_numbers(reference, chosen.seed, chosen.dtype)
+                slow, seconds, found = self._compared(context, config, chosen, stop)
         _write_outputs(context, slow, chosen.answers)
         return self._outcome(found, chosen, seconds, stop.requested)
+
+    def _compared(
+        self, context: TaskContext, config: Mapping[str, Any], chosen: Chosen, stop: StopFlag
+    ) -> tuple[list[Answer], float, list[Comparison]]:
+        """(the reference's answers, seconds for them, how the chosen path's compare)."""
+        engine = context.make_engine(config)
+        try:
+            batch = self._config.reference_batch
+            slow, seconds = _timed(engine, chosen.jobs, stop, context, "reference path", batch)
+            judge = Judge(engine, chosen.jobs, self._tolerance(chosen.dtype))
+            return slow, seconds, compare_all(slow, chosen.answers, judge)
+        finally:
+            engine.close()
 
     def _chosen(
         self, context: TaskContext, workload: Workload, params: SamplingParams, stop: StopFlag

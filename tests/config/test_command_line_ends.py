@@ -13,14 +13,16 @@ from command_lines import FAST, in_shell, process
 from engine.cli.main import CLOSED_PIPE, INTERRUPTED, main
 
 
-def test_interrupt_before_the_task_is_exit_130(cli, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_task_is_exit_130(cli, monkeypatch, number):
     def press(*_):
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
 
     monkeypatch.setattr("engine.cli.execute.compose_draft", press)
     ran = cli("prompt=hi")
     assert ran.code == INTERRUPTED
-    assert "Traceback" not in ran.err
+    assert ran.err == "interrupted\n"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_first_ctrl_c_saves_what_there_is_and_exits_130(tmp_path):

@@ -33,6 +33,7 @@ TRACE = "Traceback (most recent call last):\n  File x\n    raise\n{}\n"
         (Ending(-11, memory_kills=1), "", "killed", "SIGSEGV"),
         (Ending(-6), "terminate: std::bad_alloc: out of memory\n", "out_of_memory", "SIGABRT"),
         (Ending(130, stopped=True), "", "interrupted", "the sweep was interrupted"),
+        (Ending(130), "", "killed", "SIGINT or SIGTERM"),
         (Ending(-9, stopped=True), "", "interrupted", "the sweep was interrupted"),
         (Ending(0, stopped=True), "", "finished", None),
         (Ending(130, late=True, limit=1.5), "", "timeout", "sweep.timeout=1.5"),

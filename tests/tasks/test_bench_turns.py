@@ -118,6 +118,46 @@ def test_one_after_the_other_is_said_and_shows_the_drift(
     assert "one after the other" in shown
 
 
+@pytest.mark.parametrize("done", [0, 1])
+def test_plain_decoding_that_fails_alone_too_leaves_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+    """Without room beside the drafts, and out of memory again after all repeats with them."""
+    machine = Machine(monkeypatch)
+    monkeypatch.setattr(bench_turns, "free_memory_bytes", lambda device: 1 << 20)
+    first, second = machine.both()
+
+    def runs_out() -> FakeEngine:
+        made, runs = second(), 1 + done  # the warm-up is one
+        made.on_step = lambda step: machine.spend(PLAIN) if machine.log.count("B") <= runs else fail()
+        return made
+
+    def fail() -> None:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 8 GiB")
+
+    code, result, context = bench(tmp_path, [first, runs_out], warmup=1, repeats=2)
+    assert code == EXIT_OK
+    assert (result["repeats"], result["output_tokens_per_s"]) == (2, pytest.approx(2 / DRAFT))
+    assert result["speedup"] == (pytest.approx(1.0) if done else None)
+    said = result["warnings"][-1]
+    assert said.startswith(
+        "plain decoding failed after 1 of its runs" if done else "no speed-up: plain decoding"
+    )
+    assert "CUDA out of memory. Tried to allocate 8 GiB; a smaller cache.tokens" in said
+    assert f"  ! {said}" in text_of(context.stdout)
+    assert machine.log[-2:] == ["close B", "close A"]
+    assert len(read_lines(context.folder().path / OUTPUTS)) == 1
+
+
+def test_a_bug_of_plain_decoding_alone_keeps_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_turns, "free_memory_bytes", lambda device: 1 << 20)
+    first, _ = Machine(monkeypatch).both()
+    with pytest.raises(RuntimeError, match="broken"):
+        bench(tmp_path, [first, failing(RuntimeError("broken"))], repeats=1)
+
+
 def failing(error: Exception) -> Callable[[], FakeEngine]:
     def build() -> FakeEngine:
         raise error
@@ -186,6 +226,10 @@ def test_a_stop_keeps_whole_pairs(
     assert (result["speedup"] is None) is (result["speedup_pairs"] is None) is (pairs == 0)
     assert machine.log[-1] == "close A"
     assert (context.folder().path / OUTPUTS).exists() is bool(repeats)
+    nothing = "stopped before the first counted run had ended: there are no figures yet"
+    assert (
+        (nothing in result["warnings"]) is (f"warning: {nothing}\n" in text_of(context.stderr)) is not repeats
+    )
 
 
 def test_memory_and_outputs_are_those_of_the_configuration(

@@ -86,7 +86,7 @@ def test_a_second_signal_stops_at_once_and_says_what_there_is(
     trained: Trained, tmp_path: Path, sent: Any, save: str, kept: int | None
 ) -> None:
     text = trained[2].folder().path / TEXT
-    sent(Training, "_step", {4: [signal.SIGTERM, signal.SIGTERM]})
+    sent(Training, "_step", {4: [signal.SIGINT, signal.SIGINT]})
     stopped, at = run(tmp_path, f"task.text=[{text}]", f"task.trainer.save_seconds={save}")
     state = at.folder().path / STATE
     assert (stopped.code, stopped.result["stage"]) == (EXIT_INTERRUPTED, "training")
