@@ -72,18 +72,18 @@ class Verify(Task):
         reference = reference_of(context, self._config.reference_batch)
         with StopFlag(context.stderr) as stop:
             chosen = self._chosen(context, workload, params, stop)
-            if stop.requested:  # nothing to compare: a second engine would be built for nothing
-                slow, seconds, found = [], 0.0, []
-            else:
-                config = same_numbers(reference, chosen.seed, chosen.dtype)
-                slow, seconds, found = self._compared(context, config, chosen, stop)
+            config = same_numbers(reference, chosen.seed, chosen.dtype)
+            slow, seconds, found = self._compared(context, config, chosen, stop)
         _write_outputs(context, slow, chosen.answers)
         return self._outcome(found, chosen, seconds, stop.requested)
 
     def _compared(
         self, context: TaskContext, config: Mapping[str, Any], chosen: Chosen, stop: StopFlag
     ) -> tuple[list[Answer], float, list[Comparison]]:
-        """(the reference's answers, seconds for them, how the chosen path's compare)."""
+        """(the reference's answers, seconds for them, how the chosen path's compare); none after a stop, which
+        another engine would only delay."""
+        if stop.requested:
+            return [], 0.0, []
         engine = context.make_engine(config)
         try:
             batch = self._config.reference_batch
