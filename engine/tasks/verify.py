@@ -80,8 +80,8 @@ class Verify(Task):
     def _compared(
         self, context: TaskContext, config: Mapping[str, Any], chosen: Chosen, stop: StopFlag
     ) -> tuple[list[Answer], float, list[Comparison]]:
-        """(the reference's answers, seconds for them, how the chosen path's compare); none after a stop, whose
-        end another engine would delay."""
+        """(the reference's answers, seconds for them, how the chosen path's compare); none after a stop,
+        whose end another engine would delay."""
         if stop.requested:
             return [], 0.0, []
         engine = context.make_engine(config)
