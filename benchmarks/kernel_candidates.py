@@ -151,8 +151,8 @@ def _is_lean(place: Place) -> bool:
 
 def _direct_held(plan: Plan, place: Place) -> int:
     """Registers of a thread of the direct kernel: weights and x in flight, or all of x; sums."""
-    side, ahead = plan.side(place.tokens), min(plan.stages, -(-place.k // plan.block_k))
-    share = plan.block_k // (64 * plan.warps) * ahead  # of each row or token
+    side = plan.side(place.tokens)
+    share = plan.block_k // (64 * plan.warps) * plan.ahead(place.k)  # of each row or token
     x = plan.inputs_held(place.tokens, place.k) or side * share
     return plan.block_n * share + x + plan.block_n * side // 8
 

@@ -123,7 +123,7 @@ def _launch_direct(run: Product, out: Tensor) -> None:
         _linear_direct, (-(-run.blocks // plan.turns),), run.x, run.weight,
         run.weight if run.bias is None else run.bias, out, tokens, run.x.stride(0),
         M=plan.side(tokens), N=run.weight.shape[0], K=k, BLOCK_N=plan.block_n, BLOCK_K=plan.block_k,
-        WARPS=plan.warps, AHEAD=min(plan.stages, -(-k // plan.block_k)), TURNS=plan.turns,
+        WARPS=plan.warps, AHEAD=plan.ahead(k), TURNS=plan.turns,
         HOLD=plan.inputs_held(tokens, k) > 0, GATE=plan.gate, BIAS=run.bias is not None,
         num_warps=plan.warps, **dependent(run.early),
     )  # fmt: skip

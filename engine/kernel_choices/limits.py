@@ -26,7 +26,7 @@ def excess(plan: Plan, tokens: int, k: int, size: int) -> str:
 def _rows(plan: Plan, tokens: int, k: int, size: int) -> list[Demand]:
     """All steps are written out for each token; those of the norm inside cover all of K."""
     steps = tokens * -(-k // (plan.block_k * plan.split))
-    normed = tokens * -(-k // plan.block_k) if plan.norm else 0
+    normed = tokens * plan.steps(k) if plan.norm else 0
     held = plan.weights_held()
     return [(HELD, held, 64), (STEPS, max(steps, normed), 144), (WORK, steps * held, 2560)]
 
@@ -46,9 +46,9 @@ def _tile(plan: Plan, tokens: int, k: int, size: int) -> list[Demand]:
 
 def _direct(plan: Plan, tokens: int, k: int, size: int) -> list[Demand]:
     """Values are of 16 bits for the most part: half of a register. Work: instructions of matrix units."""
-    side, steps = plan.side(tokens), -(-k // plan.block_k)
+    side = plan.side(tokens)
     share = plan.block_k // (64 * plan.warps)  # of a step, in a thread, of each row or token
-    held = (plan.block_n + side) * share * min(plan.stages, steps) + plan.block_n * side // 8
-    work = plan.turns * steps * plan.block_n * share * side // 16
+    held = (plan.block_n + side) * share * plan.ahead(k) + plan.block_n * side // 8
+    work = plan.turns * plan.steps(k) * plan.block_n * share * side // 16
     shared = 8 * plan.block_n * side * plan.warps  # the warps' sums
     return [(HELD, held, 512), (SHARED, shared, MOST_SHARED), (WORK, work, 2048)]

@@ -50,6 +50,14 @@ class Plan:
         """Weights of a block in each thread's registers, at least 1 ("rows")."""
         return max(1, self.block_n * self.block_k // (32 * self.warps))
 
+    def steps(self, k: int) -> int:
+        """Blocks of columns that cover K."""
+        return -(-k // self.block_k)
+
+    def ahead(self, k: int) -> int:
+        """Of those, how many are in flight."""
+        return min(self.stages, self.steps(k))
+
     def side(self, tokens: int) -> int:
         """Tokens of a tile, some of which may be none ("tile", "direct")."""
         return max(8 if self.kernel == DIRECT else 16, 1 << (tokens - 1).bit_length())
@@ -60,8 +68,7 @@ class Plan:
 
     def inputs_held(self, tokens: int, k: int) -> int:
         """Registers of a thread in which x stays from block to block, 0 where it is read again ("direct")."""
-        steps = -(-k // self.block_k)
-        held = self.side(tokens) * steps * self.block_k // (64 * self.warps)
+        held = self.side(tokens) * self.steps(k) * self.block_k // (64 * self.warps)
         return held if self.turns > 1 and held <= HELD_INPUTS else 0
 
     def problem(self, tokens: int, n: int, k: int) -> str:
@@ -84,7 +91,7 @@ class Plan:
             return "a gated product has an even number of outputs, two at least in a block"
         if self.kernel == DIRECT and (problem := self._direct_problem(k)):
             return problem
-        if self.stages < 1 or not 1 <= self.split <= -(-k // self.block_k):
+        if self.stages < 1 or not 1 <= self.split <= self.steps(k):
             return (
                 f"stages={self.stages}, split={self.split} do not fit {k} inputs in blocks of {self.block_k}"
             )

@@ -73,3 +73,20 @@ def expected(given: Operands, mode: int, bias: bool, gate: bool) -> Tensor:
 def near(out: Tensor, target: Tensor) -> None:
     limit = TOLERANCE[out.dtype]
     torch.testing.assert_close(out.double(), target, rtol=limit, atol=4 * limit)
+
+
+def chained(step: Callable[[Tensor, Tensor, bool], Tensor], tokens: int, every: int = 0) -> list[Tensor]:
+    """What 200 products leave, each of which reads what the kernel in front wrote: launched one after the
+    other, then dependently. step: (x [T, 576], w [576, 576], dependently) -> the next x. every: steps after
+    which x is divided by its largest value; 0: never."""
+    if torch.cuda.get_device_capability()[0] < 9:
+        pytest.skip("dependent launch needs compute capability 9")
+    weights = [operands(1, 576, 576, "cuda", torch.bfloat16).w for _ in range(2)]
+    results = []
+    for early in (False, True):
+        x = operands(tokens, 576, 576, "cuda", torch.bfloat16).x
+        for number in range(200):
+            x = step(x, weights[number % 2], early)
+            x = x / x.abs().amax() if every and number % every == every - 1 else x
+        results.append(x)
+    return results

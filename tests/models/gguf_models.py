@@ -8,7 +8,7 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
-import transformers
+from random_hf import random_model
 
 from engine.models.gguf_file import GgufFile
 from engine.models.gguf_reader import GgufReader
@@ -30,13 +30,7 @@ IDS = list(range(1, 41))
 def make_hf(architecture: str = "llama", **extra: Any) -> Any:
     if architecture == "qwen3":
         extra.setdefault("head_dim", 32)
-    config = getattr(transformers, f"{FAMILIES[architecture]}Config")(**{**SIZES, **extra})
-    torch.manual_seed(1)
-    model = getattr(transformers, f"{FAMILIES[architecture]}ForCausalLM")(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.2 + (1.0 if "norm" in name else 0.0))
-    return model
+    return random_model(FAMILIES[architecture], 1, **{**SIZES, **extra})
 
 
 def reader_of(path: Path) -> GgufReader:

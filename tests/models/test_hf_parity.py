@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from dense_attention import DenseLoop
+from random_hf import random_model
 
 from engine.build import make_config
 from engine.errors import UserError
@@ -57,15 +58,8 @@ IDS = torch.arange(1, 91).remainder(96).tolist()  # 90 tokens: past the scaled c
 
 
 def make_hf(case: str) -> transformers.PreTrainedModel:
-    """Random weights everywhere, so that a forgotten norm or bias shows."""
     family, extra = CASES[case]
-    config = getattr(transformers, f"{family}Config")(**SIZES, **extra)
-    torch.manual_seed(0)
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.2 + (1.0 if "norm" in name else 0.0))
-    return model
+    return random_model(family, 0, **SIZES, **extra)
 
 
 def hf_logits(model: transformers.PreTrainedModel, ids: list[int] = IDS) -> torch.Tensor:
