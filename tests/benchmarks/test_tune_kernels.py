@@ -37,7 +37,8 @@ def test_entries_are_kept_as_they_come(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_totals_are_of_complete_steps_alone() -> None:
-    from benchmarks.tune_kernels import order, row, totals
+    from benchmarks.kernel_tables import row, totals
+    from benchmarks.tune_kernels import order
 
     down = Place(LINEAR, "bfloat16", 1, 4096, 14336)
     head = Place(LINEAR, "bfloat16", 1, 128256, 4096)
