@@ -1,7 +1,8 @@
 """Decode and verify: up to 16 new tokens a request, chain or tree, against a prefix cut into splits.
 
 The grid follows from sizes that a captured graph knows: requests, width, heads, the row's whole context. How
-many of its splits a request uses follows from its length, on the device. The kernel is `attention_tile`.
+many of its splits a request uses follows from its length, on the device. The kernel is `attention_tile`, or
+`attention_stream` where the requests fill the device several times over.
 Legend: B requests, W width, Hq query heads, D head size.
 """
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from engine.batch import ForwardBatch, LayerKV
 from kernels.attention_merge import Partial, Workspace
 from kernels.attention_splits import SplitPlan
+from kernels.attention_stream import attention_stream, streams
 from kernels.attention_tile import fresh_window, grid_of, launch
 from kernels.attention_tiles import Tile, Tiles, interpreted_tile
 from kernels.launch import INTERPRETED
@@ -28,6 +30,9 @@ def attention_decode(
     positions = batch.page_table.shape[1] * page_size
     tile = _tile(q, kv_heads, batch, positions, tiles, plan)
     splits = plan.splits(batch.size, batch.max_query, heads, kv_heads, positions)
+    streamed = tiles.streamed if splits.count == 1 and plan.crowded(batch.size, kv_heads) else None
+    if streamed is not None and streams(q, kv, batch, page_size, streamed):
+        return attention_stream(q, kv, batch, scale, page_size, streamed)
     if splits.count == 1:
         return launch(q, kv, batch, scale, page_size, tile)
     partial = Partial(splits.count, splits.least, workspace)

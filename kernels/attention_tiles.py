@@ -52,13 +52,15 @@ class Tiles:
     whose rows fit, where they are not `decode` with fewer rows. crowded: instead of the first of those where
     a pass has many times more tiles than run at once: room for one more of them counts more than keys in
     flight. few: (room, tile): before `narrow` where a pass leaves so much room (SplitPlan.room): its time is
-    latency."""
+    latency. streamed: of the kernel in attention_stream, which serves crowded passes where it can; its keys
+    are rows of the matrix units."""
 
     decode: Tile
     extend: Tile
     narrow: tuple[Tile, ...] = ()
     crowded: Tile | None = None
     few: tuple[tuple[int, Tile], ...] = ()
+    streamed: Tile | None = None
 
     def dependent(self) -> Tiles:
         """The same, for dependent launches."""
@@ -69,9 +71,9 @@ class Tiles:
         return self._each(lambda tile: replace(tile, lean=True))
 
     def _each(self, change: Callable[[Tile], Tile]) -> Tiles:
-        crowded = self.crowded and change(self.crowded)
+        crowded, streamed = (tile and change(tile) for tile in (self.crowded, self.streamed))
         narrow, few = map(change, self.narrow), ((room, change(tile)) for room, tile in self.few)
-        return Tiles(change(self.decode), change(self.extend), tuple(narrow), crowded, tuple(few))
+        return Tiles(change(self.decode), change(self.extend), tuple(narrow), crowded, tuple(few), streamed)
 
     def decoding(self, rows: int, *, crowded: bool = False, room: int = 0) -> Tile:
         """The tile for `rows` query rows a request. crowded, room: SplitPlan says it of the pass."""
@@ -88,6 +90,7 @@ class Tiles:
 
 
 _FULL = DECODE_ROWS[2]
+_STREAMED = Tile(16, 64, warps=4, stages=2)  # three blocks a multiprocessor at 128, all of them on their way
 _PLAIN = Tiles(Tile(DECODE_ROWS[4], 32), Tile(32, 32))  # fp32: on the plain units, out of registers
 # (generation, largest head size) -> tiles of 16-bit elements; shared memory: rows + 2 * stages * keys lines
 _TABLE = {
@@ -97,6 +100,7 @@ _TABLE = {
         Tile(128, 64, stages=3),
         (Tile(16, 64, warps=2, stages=4), Tile(32, 64, warps=2, stages=3)),
         Tile(16, 64, warps=2, stages=3),
+        streamed=_STREAMED,
     ),
     (HOPPER, 128): Tiles(
         Tile(_FULL, 32, stages=3),
@@ -105,6 +109,7 @@ _TABLE = {
         Tile(16, 32, warps=2, stages=3),
         # One or two requests: a split of one new token is one block. From 8 requests on that is slower.
         ((32, Tile(16, 64, registers=168, held=True)), (4, Tile(32, 64, stages=3))),
+        _STREAMED,
     ),
     (HOPPER, 256): Tiles(Tile(_FULL, 32, stages=3), Tile(64, 32, warps=8, stages=3)),
     (0, 64): Tiles(Tile(_FULL, 64), Tile(64, 64)),

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from triton import knobs
 from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.runtime.jit import JITFunction
 
@@ -27,6 +28,7 @@ INTERPRETED: bool = not isinstance(tl.sum, JITFunction)
 
 jit: Any = triton.jit  # a kernel's body is Triton's language, not Python for a type checker
 gluon_jit: Any = gluon.jit  # the same with layouts in the program's hands; there is no interpreter for it
+gluon_barrier: Any = getattr(gl, "barrier", None) or getattr(gl, "thread_barrier")  # noqa: B009  3.7, 3.6
 
 # In the interpreter an operation costs about the same whatever its size; Triton allows 2^20 elements.
 INTERPRETED_TILE = 1 << 18

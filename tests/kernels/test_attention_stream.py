@@ -1,0 +1,179 @@
+"""Attention whose keys go by bulk copies to the matrix units: which passes it takes, and what comes out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.batch import ForwardBatch, LayerKV, Mode, SeqLens
+from kernels.attention_decode import attention_decode
+from kernels.attention_merge import Workspace
+from kernels.attention_splits import Space, SplitPlan
+from kernels.attention_stream import attention_stream, streams
+from kernels.attention_tiles import HOPPER, Tile, tiles_for
+
+HOPPER_HERE = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == HOPPER
+on_hopper = [pytest.mark.gpu, pytest.mark.skipif(not HOPPER_HERE, reason="no Hopper GPU")]
+TILE = Tile(16, 64, warps=4, stages=2)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """lens: KV entries of each request before the pass."""
+
+    lens: tuple[int, ...]
+    width: int = 1
+    heads: int = 32
+    kv_heads: int = 8
+    dim: int = 128
+    page: int = 16
+    dtype: torch.dtype = torch.bfloat16
+    device: str = "cpu"
+
+    def build(self) -> tuple[Tensor, LayerKV, ForwardBatch]:
+        """Queries, a pool that holds no numbers but where keys and values are, and the pass."""
+        torch.manual_seed(len(self.lens))
+        columns = -(-(max(self.lens) + self.width) // self.page)
+        pages = len(self.lens) * columns
+        table = torch.zeros((len(self.lens) + 1, columns), dtype=torch.int32)
+        table[1:] = (torch.randperm(pages) + 1).view(len(self.lens), columns).int()
+        shape = ((pages + 1) * self.page, self.kv_heads, self.dim)
+        pools = [torch.full(shape, float("nan")).to(self.dtype) for _ in "kv"]
+        for row, length in enumerate(self.lens, 1):
+            position = torch.arange(length + self.width)
+            slots = table[row, position // self.page].long() * self.page + position % self.page
+            for pool in pools:
+                pool[slots] = torch.randn(len(slots), *shape[1:]).to(self.dtype)
+        q = torch.randn(len(self.lens) * self.width, self.heads, self.dim).to(self.dtype)
+        nothing, count = torch.zeros(0, dtype=torch.int64), len(self.lens)
+        batch = ForwardBatch(
+            mode=Mode.VERIFY,
+            rows=torch.arange(1, count + 1).to(self.device),
+            input_ids=nothing,
+            positions=nothing,
+            slots=nothing,
+            seq_lens=SeqLens(torch.tensor(self.lens, dtype=torch.int32).to(self.device), self.lens),
+            query_start=(torch.arange(count + 1, dtype=torch.int32) * self.width).to(self.device),
+            query_lens=(self.width,) * count,
+            page_table=table.to(self.device),
+            width=self.width,
+            page_size=self.page,
+        )
+        return q.to(self.device), LayerKV(0, *(pool.to(self.device) for pool in pools)), batch
+
+    @property
+    def scale(self) -> float:
+        return 1 / math.sqrt(self.dim)
+
+
+def reference(q: Tensor, kv: LayerKV, batch: ForwardBatch, scale: float) -> Tensor:
+    """In float64, request by request."""
+    found = []
+    for number, length in enumerate(batch.seq_lens.bound):
+        position = torch.arange(length + batch.width, device=q.device)
+        pages = batch.page_table[number + 1, position // batch.page_size].long()
+        slots = pages * batch.page_size + position % batch.page_size
+        group = q.shape[1] // kv.k.shape[1]
+        k, v = (side[slots].double().repeat_interleave(group, 1) for side in (kv.k, kv.v))
+        own = q[number * batch.width :][: batch.width].double()
+        scores = torch.einsum("whd,lhd->whl", own, k) * scale
+        node = torch.arange(batch.width, device=q.device)
+        scores.masked_fill_((position[None, :] > length + node[:, None])[:, None], float("-inf"))
+        found.append(torch.einsum("whl,lhd->whd", scores.softmax(-1), v))
+    return torch.cat(found)
+
+
+LENS = (0, 1, 15, 16, 17, 62, 63, 64, 65, 127, 128, 129, 200, 255, 256, 257, 640)
+CASES = {
+    "8B": Pass(LENS),
+    "SmolLM2": Pass(LENS, heads=9, kv_heads=3, dim=64),
+    "one head a group": Pass(LENS, heads=4, kv_heads=4),
+    "eight a group": Pass(LENS, heads=16, kv_heads=2, dtype=torch.float16),
+    "seven a group": Pass(LENS, heads=28, kv_heads=4),
+    "a chain of two": Pass(LENS, width=2),
+    "a chain of four": Pass(LENS, width=4),
+    "pages of 8": Pass(LENS, page=8),
+    "pages of 64": Pass(LENS, page=64, dim=64),
+    "pages of 256": Pass(LENS, page=256),
+}
+
+
+@pytest.mark.parametrize("stages", [pytest.param(n, marks=on_hopper) for n in (1, 2, 3)])
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_results_are_those_of_float64(case: Pass, early: bool, stages: int) -> None:
+    """Twice the same to the bit, and nothing of what lies behind a request's end."""
+    q, kv, batch = replace(case, device="cuda").build()
+    tile = replace(TILE, stages=stages, dependent=early)
+    assert streams(q, kv, batch, case.page, tile)
+    out = attention_stream(q, kv, batch, case.scale, case.page, tile)
+    assert torch.equal(out, attention_stream(q, kv, batch, case.scale, case.page, tile))
+    expected = reference(q, kv, batch, case.scale)
+    assert (out.double() - expected).norm() / expected.norm() < 5e-3
+    assert (out.double() - expected).abs().max() < 2e-2
+
+
+@pytest.mark.parametrize("requests", [pytest.param(n, marks=on_hopper) for n in (40, 200)])
+def test_crowded_passes_stream(requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As attention_decode decides, which is left to itself here."""
+    case = Pass(tuple(range(requests)), device="cuda")
+    q, kv, batch = case.build()
+    tiles = tiles_for(HOPPER, 2, case.dim)
+    plan = SplitPlan(528, 0, tiles.decode.rows)
+    room = Workspace.allocate(Space(plan.cells(requests, 1, 32, 8, 256), 2048, case.dim), q.device)
+    taken = []
+
+    def noted(q: Tensor, *rest: Any) -> Tensor:
+        taken.append(q.shape)
+        return attention_stream(q, *rest)
+
+    monkeypatch.setattr("kernels.attention_decode.attention_stream", noted)
+    out = attention_decode(q, kv, batch, case.scale, case.page, tiles, plan, room)
+    assert len(taken) == (requests == 200)
+    expected = reference(q, kv, batch, case.scale)
+    assert (out.double() - expected).norm() / expected.norm() < 5e-3
+
+
+@pytest.mark.parametrize(
+    ("case", "wanted"),
+    [
+        (Pass((3, 4)), True),
+        (Pass((3, 4), width=4), True),
+        (Pass((3, 4), width=5), False),  # 20 rows
+        (Pass((3, 4), dim=64, heads=9, kv_heads=3), True),
+        (Pass((3, 4), dim=80), False),
+        (Pass((3, 4), dim=256), False),
+        (Pass((3, 4), page=4), False),
+        (Pass((3, 4), page=24), False),
+        (Pass((3, 4), dtype=torch.float32), False),
+    ],
+)
+def test_what_may_be_streamed(case: Pass, wanted: bool) -> None:
+    assert streams(*case.build(), case.page, TILE) is wanted
+
+
+def test_trees_windows_and_prompts_are_not_streamed() -> None:
+    q, kv, batch = Pass((3, 4)).build()
+    tree, window = torch.ones(2, 1, 1, dtype=torch.bool), torch.zeros(2, 1, dtype=torch.int64)
+    for other in (
+        replace(batch, tree_mask=tree),
+        replace(batch, tree_mask=tree, window_slots=window),
+        replace(batch, width=0, mode=Mode.EXTEND),
+    ):
+        assert not streams(q, kv, other, 16, TILE)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_blocks_in_flight_fit_shared_memory_thrice(dim: int) -> None:
+    """Of one multiprocessor: less in flight than that would not cover the memory's latency."""
+    tile = tiles_for(HOPPER, 2, dim).streamed
+    assert tile is not None
+    assert 3 * (2 * tile.stages * tile.keys * dim * 2 + 8192) <= 227 * 1024
+    assert tiles_for(HOPPER, 2, dim).dependent().streamed == replace(tile, dependent=True)
+    assert tiles_for(8, 2, dim).streamed is None
+    assert tiles_for(HOPPER, 4, dim).streamed is None
