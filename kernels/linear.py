@@ -11,13 +11,15 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from engine.kernel_choices.plans import DIRECT, ROWS, Plan
+from engine.kernel_choices.plans import DIRECT, EVEN, ROWS, WIDE, Plan
 from kernels.launch import INTERPRETED, dependent, power_of_two
 from kernels.linear_direct import _linear_direct
 from kernels.linear_rows import _linear_rows
 from kernels.linear_split import _sum_parts
 from kernels.linear_tile import _linear_tile
+from kernels.linear_wide import _linear_even, _linear_waves, descriptors
 
 _SUM_BLOCK = 1024
 _MOST_SUMS = 64  # registers of a thread of the rows kernel that hold sums, before neighbours share theirs
@@ -35,8 +37,9 @@ class Norm:
 @dataclass(frozen=True)
 class Product:
     """One launch's operands: x [T, K], last axis contiguous; weight [N, K] contiguous, of a gated product the
-    gate's rows first; bias [N] or None. early: programs fetch their first weights while the kernel in front
-    ends (kernels.launch.dependent)."""
+    gate's rows first; bias [N] or None. Of wide plans x, its rows and the weight begin at multiples of 16
+    bytes. early: programs fetch their first weights while the kernel in front ends
+    (kernels.launch.dependent); those of wide plans do not."""
 
     plan: Plan
     x: Tensor
@@ -103,6 +106,8 @@ def launch(run: Product, sink: Sink) -> None:
     grid, tokens = (run.blocks, plan.split), run.x.shape[0]
     if plan.kernel == DIRECT:
         _launch_direct(run, sink.out)
+    elif plan.kernel in WIDE:
+        _launch_wide(run, sink.out)
     elif plan.kernel == ROWS:
         start(
             _linear_rows, grid, *pointers, *numbers, T=tokens, **_sizes(run), TOP=sink.top,
@@ -120,7 +125,7 @@ def _launch_direct(run: Product, out: Tensor) -> None:
     plan, tokens, k = run.plan, run.x.shape[0], run.weight.shape[1]
     assert not INTERPRETED, "a table for the interpreter holds no such plan"
     start(
-        _linear_direct, (-(-run.blocks // plan.turns),), run.x, run.weight,
+        _linear_direct, (plan.programs(tokens, run.weight.shape[0]),), run.x, run.weight,
         run.weight if run.bias is None else run.bias, out, tokens, run.x.stride(0),
         M=plan.side(tokens), N=run.weight.shape[0], K=k, BLOCK_N=plan.block_n, BLOCK_K=plan.block_k,
         WARPS=plan.warps, AHEAD=plan.ahead(k), TURNS=plan.turns,
@@ -129,13 +134,33 @@ def _launch_direct(run: Product, out: Tensor) -> None:
     )  # fmt: skip
 
 
+def _launch_wide(run: Product, out: Tensor) -> None:
+    """No dependent launch: what fetches early beside so many tiles was slower."""
+    plan, tokens, (n, k) = run.plan, run.x.shape[0], run.weight.shape
+    lines, side = plan.block_n // 2, plan.side(tokens)
+    even = plan.kernel == EVEN
+    widths = (lines, lines // 2, lines // 4) if even else (lines,)
+    start(
+        _linear_even if even else _linear_waves, (plan.programs(tokens, n),),
+        *descriptors(run.x, run.weight, out, widths, side, plan.block_k),
+        run.weight if run.bias is None else run.bias, -(-tokens // side),
+        M=side, N=n, K=k, LINES=lines, BLOCK_K=plan.block_k, BIAS=run.bias is not None, UPCAST=INTERPRETED,
+        num_warps=plan.warps, num_stages=plan.stages,
+    )  # fmt: skip
+
+
 def start(kernel: Any, grid: tuple[int, ...], *operands: Any, **constants: Any) -> None:
     """Launch a kernel; with an operand on the meta device it is compiled for such operands and not run."""
-    if any(isinstance(operand, Tensor) and operand.is_meta for operand in operands):
+    if any(_on_meta(operand) for operand in operands):
         kinds = [operand.dtype if isinstance(operand, Tensor) else operand for operand in operands]
         kernel.warmup(*kinds, grid=grid, **constants)
     else:
         kernel[grid](*operands, **constants)
+
+
+def _on_meta(operand: Any) -> bool:
+    base = operand.base if isinstance(operand, TensorDescriptor) else operand
+    return isinstance(base, Tensor) and base.is_meta
 
 
 def _sum(run: Product, out: Tensor, parts: Tensor) -> None:

@@ -18,7 +18,7 @@ STEPS, WORK = "steps that are written out", "operations that are written out"
 
 def excess(plan: Plan, tokens: int, k: int, size: int) -> str:
     """Why a plan is too much for x[tokens, k], as a clause; empty when it is not. size: bytes of a weight."""
-    of_kernel = {"rows": _rows, "tile": _tile, "direct": _direct}[plan.kernel]
+    of_kernel = {"rows": _rows, "direct": _direct}.get(plan.kernel, _tile)
     demands = [("warps", plan.warps, 32), ("split", plan.split, 64), *of_kernel(plan, tokens, k, size)]
     return next((f"{what}: {asked}, more than {most}" for what, asked, most in demands if asked > most), "")
 
@@ -32,8 +32,8 @@ def _rows(plan: Plan, tokens: int, k: int, size: int) -> list[Demand]:
 
 
 def _tile(plan: Plan, tokens: int, k: int, size: int) -> list[Demand]:
-    """A loop, whose beginning is written out for each stage. Work: instructions of a warp, without matrix
-    units multiplications of a thread."""
+    """Of wide plans too: a loop, whose beginning is written out for each stage. Work: instructions of a
+    warp, without matrix units multiplications of a thread."""
     held = plan.block_n * plan.side(tokens) // (32 * plan.warps)
     work = held * plan.block_k // (64 if size < 4 else 1)
     return [

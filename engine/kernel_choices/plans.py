@@ -11,14 +11,17 @@ from dataclasses import dataclass, replace
 
 from engine.kernel_choices.limits import excess
 
-ROWS, TILE, DIRECT = "rows", "tile", "direct"
+ROWS, TILE, DIRECT, WAVES, EVEN = "rows", "tile", "direct", "waves", "even"
 # Most tokens: those of the rows kernel have accumulators of their own, those of the others share a tile.
-MOST_TOKENS = {ROWS: 8, TILE: 64, DIRECT: 16}
+MOST_TOKENS = {ROWS: 8, TILE: 64, DIRECT: 16, WAVES: 256, EVEN: 256}
+WIDE = (WAVES, EVEN)  # for gated products alone, and more tokens than the others take
+WIDE_SIDE = 128  # tokens of a tile of these; there may be several
 LEAN_TOKENS = 5  # up to which a pass gains by products that leave shared memory alone: 8 come out even
 HELD_INPUTS = 64  # most registers of a thread in which the direct kernel keeps x from block to block
 SHARE = 128  # least columns that a warp of the direct kernel reads at a time
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a weight
-BUCKETS = (1, 2, 3, 4, 5, 6, 8, 16, 32, 64)  # numbers of tokens that are measured
+# Numbers of tokens that are measured: above 64 gated products alone, the others are the library's there.
+BUCKETS = (1, 2, 3, 4, 5, 6, 8, 16, 32, 64, 96, 128, 192, 256)
 # Buckets that a table may lack: there the next one serves, in this order.
 LATER = {32: 64, 16: 32, 6: 8, 5: 6, 4: 5, 3: 4, 2: 3}
 
@@ -29,8 +32,10 @@ class Plan:
 
     kernel: "rows" multiplies and adds whole rows of W, T <= 8; "tile" uses matrix units, T <= 64; "direct"
     too, T <= 16, on 16-bit weights that go from memory into registers, without split and without the norm.
+    "waves" and "even" compute gated products alone, T <= 256, on 16-bit weights: programs of "waves" take
+    `turns` whole tiles one after another, those of "even" a tile, half and a quarter of one each.
     block_n, block_k: rows and columns of W at a time, powers of two. stages: how many of these are in flight
-    ("tile", "direct"). turns: blocks of rows that a program computes one after another ("direct").
+    (all but "rows"). turns: blocks of rows that a program computes one after another ("direct", "waves").
     split: parts of K that are summed by a second kernel, in order. swap: the tile's rows are W's, not x's.
     norm, gate: the norm before, and SwiGLU's element-wise half after, are computed in the same kernel.
     """
@@ -59,12 +64,24 @@ class Plan:
         return min(self.stages, self.steps(k))
 
     def side(self, tokens: int) -> int:
-        """Tokens of a tile, some of which may be none ("tile", "direct")."""
+        """Tokens of a tile, some of which may be none (all but "rows")."""
+        if self.kernel in WIDE:
+            return WIDE_SIDE
         return max(8 if self.kernel == DIRECT else 16, 1 << (tokens - 1).bit_length())
 
+    def programs(self, tokens: int, n: int) -> int:
+        """Programs of a launch."""
+        if self.kernel not in WIDE:
+            return -(-n // (self.block_n * self.turns)) * self.split
+        lines = self.block_n // 2 if self.kernel == WAVES else self.block_n * 7 // 8  # of the gate
+        tiles = -(-n // 2 // lines) * -(-tokens // WIDE_SIDE)
+        return -(-tiles // self.turns)
+
     def shared_bytes(self, tokens: int, size: int) -> int:
-        """Shared memory of a program ("tile"). size: bytes of a weight."""
-        return self.stages * (self.block_n + self.side(tokens)) * self.block_k * size
+        """Shared memory of a program ("tile", "waves", "even"): operands in flight, of the last two a tile of
+        results too. size: bytes of a weight."""
+        results = self.block_n // 2 * self.side(tokens) if self.kernel in WIDE else 0
+        return (self.stages * (self.block_n + self.side(tokens)) * self.block_k + results) * size
 
     def inputs_held(self, tokens: int, k: int) -> int:
         """Registers of a thread in which x stays from block to block, 0 where it is read again ("direct")."""
@@ -91,6 +108,8 @@ class Plan:
             return "a gated product has an even number of outputs, two at least in a block"
         if self.kernel == DIRECT and (problem := self._direct_problem(k)):
             return problem
+        if self.kernel in WIDE and (problem := self._wide_problem(n, k)):
+            return problem
         if self.stages < 1 or not 1 <= self.split <= self.steps(k):
             return (
                 f"stages={self.stages}, split={self.split} do not fit {k} inputs in blocks of {self.block_k}"
@@ -107,6 +126,18 @@ class Plan:
             return f"kernel {DIRECT} takes {least} rows and {SHARE} columns a warp at least"
         more = {"split": self.split > 1, "swap": self.swap, "norm": self.norm}
         return next((f"kernel {DIRECT} knows no {name}" for name, asked in more.items() if asked), "")
+
+    def _wide_problem(self, n: int, k: int) -> str:
+        if not self.gate:
+            return f"kernel {self.kernel} computes gated products alone"
+        if n % 16 or k % 8:  # a descriptor's rows begin every 16 bytes
+            return f"kernel {self.kernel} takes 8 inputs and 8 results at a time, not any {n} x {k}"
+        if self.block_n < 64 or self.block_k < 16:
+            return f"kernel {self.kernel} takes 64 rows and 16 columns at least"
+        if self.turns < 1 or (self.kernel == EVEN and self.turns > 1):
+            return f"kernel {self.kernel} cannot take turns={self.turns}"
+        more = {"split": self.split > 1, "swap": self.swap, "norm": self.norm}
+        return next((f"kernel {self.kernel} knows no {name}" for name, asked in more.items() if asked), "")
 
 
 def bucket_of(tokens: int) -> int | None:
@@ -133,8 +164,8 @@ class Place:
             return f"stage {self.stage} has nothing to fuse that a plan with norm or gate computes"
         if self.stage == BEST and (plan.split > 1 or plan.kernel == DIRECT):
             return f"stage {self.stage} takes no split, and not kernel {DIRECT}"
-        if plan.kernel == DIRECT and self.dtype not in ("bfloat16", "float16"):
-            return f"kernel {DIRECT} multiplies 16-bit weights, not {self.dtype}"
+        if plan.kernel in (DIRECT, *WIDE) and self.dtype not in ("bfloat16", "float16"):
+            return f"kernel {plan.kernel} multiplies 16-bit weights, not {self.dtype}"
         problem = plan.problem(self.tokens, self.n, self.k)
         return problem or excess(plan, self.tokens, self.k, SIZES.get(self.dtype, 4))
 
