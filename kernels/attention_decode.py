@@ -30,14 +30,13 @@ def attention_decode(
     positions = batch.page_table.shape[1] * page_size
     tile = _tile(q, kv_heads, batch, positions, tiles, plan)
     splits = plan.splits(batch.size, batch.max_query, heads, kv_heads, positions)
-    streamed = tiles.streamed if splits.count == 1 and plan.crowded(batch.size, kv_heads) else None
+    partial = Partial(splits.count, splits.least, workspace) if splits.count > 1 else None
+    if partial is not None:
+        fits = workspace.holds(q.numel() * splits.count, grid_of(batch, heads, kv_heads, tile, partial))
+        assert fits, "a pass wider than its role's max_width"
+    streamed = tiles.streamed if plan.streaming(batch.size, kv_heads) else None
     if streamed is not None and streams(q, kv, batch, page_size, streamed):
-        return attention_stream(q, kv, batch, scale, page_size, streamed)
-    if splits.count == 1:
-        return launch(q, kv, batch, scale, page_size, tile)
-    partial = Partial(splits.count, splits.least, workspace)
-    fits = workspace.holds(q.numel() * splits.count, grid_of(batch, heads, kv_heads, tile, partial))
-    assert fits, "a pass wider than its role's max_width"
+        return attention_stream(q, kv, batch, scale, page_size, streamed, partial)
     return launch(q, kv, batch, scale, page_size, tile, partial)
 
 

@@ -87,6 +87,10 @@ class SplitPlan:
         """Whether decode tiles of so many requests queue for the device several times over."""
         return requests * kv_heads > _CROWD * self.programs
 
+    def streaming(self, requests: int, kv_heads: int) -> bool:
+        """Whether decode tiles of so many requests fill half of the device or more: only long ones split."""
+        return 2 * requests * kv_heads > self.programs
+
     def room(self, requests: int, width: int, heads: int, kv_heads: int) -> int:
         """How many splits of each tile of a pass run side by side."""
         return self.programs // self._tiles(requests, width, heads, kv_heads)

@@ -52,8 +52,8 @@ class Tiles:
     whose rows fit, where they are not `decode` with fewer rows. crowded: instead of the first of those where
     a pass has many times more tiles than run at once: room for one more of them counts more than keys in
     flight. few: (room, tile): before `narrow` where a pass leaves so much room (SplitPlan.room): its time is
-    latency. streamed: of the kernel in attention_stream, which serves crowded passes where it can; its keys
-    are rows of the matrix units."""
+    latency. streamed: of the kernel in attention_stream, which serves passes that fill half of the device
+    (SplitPlan.streaming) where it can; its keys are rows of the matrix units."""
 
     decode: Tile
     extend: Tile
@@ -90,7 +90,7 @@ class Tiles:
 
 
 _FULL = DECODE_ROWS[2]
-_STREAMED = Tile(16, 64, warps=4, stages=2)  # three blocks a multiprocessor at 128, all of them on their way
+_STREAMED = Tile(16, 64, warps=4, stages=1)  # many programs beside each other: starting one takes its time
 _PLAIN = Tiles(Tile(DECODE_ROWS[4], 32), Tile(32, 32))  # fp32: on the plain units, out of registers
 # (generation, largest head size) -> tiles of 16-bit elements; shared memory: rows + 2 * stages * keys lines
 _TABLE = {

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.batch import ForwardBatch, LayerKV, Mode, SeqLens
 from kernels.attention_decode import attention_decode
-from kernels.attention_merge import Workspace
+from kernels.attention_merge import Partial, Workspace
 from kernels.attention_splits import Space, SplitPlan
 from kernels.attention_stream import attention_stream, streams
 from kernels.attention_tiles import HOPPER, Tile, tiles_for
@@ -118,14 +118,37 @@ def test_results_are_those_of_float64(case: Pass, early: bool, stages: int) -> N
     assert (out.double() - expected).abs().max() < 2e-2
 
 
-@pytest.mark.parametrize("requests", [pytest.param(n, marks=on_hopper) for n in (40, 200)])
-def test_crowded_passes_stream(requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As attention_decode decides, which is left to itself here."""
-    case = Pass(tuple(range(requests)), device="cuda")
+@pytest.mark.parametrize("least", [pytest.param(n, marks=on_hopper) for n in (1, 64, 100, 5000)])
+@pytest.mark.parametrize("splits", [2, 4, 9])
+@pytest.mark.parametrize("case", ["8B", "SmolLM2", "a chain of four", "pages of 8"])
+def test_splits_are_merged_by_the_last(case: str, splits: int, least: int) -> None:
+    """What lies in the workspace before may be no numbers; its counters are zero again at the end."""
+    world = replace(CASES[case], device="cuda")
+    q, kv, batch = world.build()
+    cells = batch.size * world.width * world.heads * splits
+    room = Workspace.allocate(Space(cells, batch.size * world.kv_heads, world.dim), q.device)
+    expected = reference(q, kv, batch, world.scale)
+    found = []
+    for _ in range(2):
+        room.sums.fill_(float("nan"))
+        room.stats.fill_(float("nan"))
+        partial = Partial(splits, least, room)
+        found.append(attention_stream(q, kv, batch, world.scale, world.page, TILE, partial))
+        assert not room.arrivals.any(), "the next launch would not find zeros"
+    assert torch.equal(*found)
+    assert (found[0].double() - expected).norm() / expected.norm() < 5e-3
+    assert (found[0].double() - expected).abs().max() < 2e-2
+
+
+@pytest.mark.parametrize("requests", [pytest.param(n, marks=on_hopper) for n in (30, 60, 200)])
+def test_passes_that_fill_half_of_the_device_stream(requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As attention_decode decides, which is left to itself here; the longest request is split."""
+    case = Pass((5000, *range(1, requests)), device="cuda")
     q, kv, batch = case.build()
     tiles = tiles_for(HOPPER, 2, case.dim)
     plan = SplitPlan(528, 0, tiles.decode.rows)
-    room = Workspace.allocate(Space(plan.cells(requests, 1, 32, 8, 256), 2048, case.dim), q.device)
+    positions = batch.page_table.shape[1] * case.page
+    room = Workspace.allocate(Space(plan.cells(requests, 1, 32, 8, positions), 2048, case.dim), q.device)
     taken = []
 
     def noted(q: Tensor, *rest: Any) -> Tensor:
@@ -134,7 +157,7 @@ def test_crowded_passes_stream(requests: int, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("kernels.attention_decode.attention_stream", noted)
     out = attention_decode(q, kv, batch, case.scale, case.page, tiles, plan, room)
-    assert len(taken) == (requests == 200)
+    assert len(taken) == (requests > 30)
     expected = reference(q, kv, batch, case.scale)
     assert (out.double() - expected).norm() / expected.norm() < 5e-3
 
@@ -166,6 +189,12 @@ def test_trees_windows_and_prompts_are_not_streamed() -> None:
         replace(batch, width=0, mode=Mode.EXTEND),
     ):
         assert not streams(q, kv, other, 16, TILE)
+
+
+def test_a_pass_streams_when_it_fills_half_of_the_device() -> None:
+    """An 8B's on an H200: more than two programs a multiprocessor."""
+    plan = SplitPlan(528, 0, 64)
+    assert [plan.streaming(requests, 8) for requests in (1, 33, 34, 256)] == [False, False, True, True]
 
 
 @pytest.mark.parametrize("dim", [64, 128])

@@ -23,9 +23,12 @@ def test_every_way_that_attention_cuts_a_batch_is_among_them(
     plan = SplitPlan(4 * processors, 0, tiles.decode.rows)
 
     def kernel(batch: int, width: int, positions: int) -> tuple[Tile, bool]:
-        room = plan.room(batch, width, *heads)
+        room, rows = plan.room(batch, width, *heads), width * heads[0] // heads[1]
         mine = tiles.lean() if batch * width <= LEAN_TOKENS else tiles
-        tile = mine.decoding(width * heads[0] // heads[1], crowded=plan.crowded(batch, heads[1]), room=room)
+        tile = mine.decoding(rows, crowded=plan.crowded(batch, heads[1]), room=room)
+        streamed = tiles.streamed if plan.streaming(batch, heads[1]) else None
+        if streamed is not None and rows <= streamed.rows:
+            tile = streamed
         return tile, plan.splits(batch, width, *heads, positions).count > 1
 
     for width, positions, most in product((1, 2, 3, 5, 16), (256, 400, 2048, 8192), (7, 48, 200, 256)):
