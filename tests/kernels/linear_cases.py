@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.linear import Norm
+from engine.kernel_choices.plans import Plan
+from kernels.linear import Norm, product
 
 CUDA = torch.cuda.is_available()
 CPU = pytest.mark.skipif(CUDA, reason="Triton is compiled in this process")
@@ -73,6 +74,24 @@ def expected(given: Operands, mode: int, bias: bool, gate: bool) -> Tensor:
 def near(out: Tensor, target: Tensor) -> None:
     limit = TOLERANCE[out.dtype]
     torch.testing.assert_close(out.double(), target, rtol=limit, atol=4 * limit)
+
+
+def check_gated(
+    plan: Plan,
+    size: tuple[int, int, int],
+    bias: bool,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """A gated plan without norm, of size (T, N, K), against float64; its input stays as it is."""
+    tokens, n, k = size
+    given = operands(tokens, n, k, device, dtype)
+    kept = given.x.clone()
+    y, stream = product(plan, given.x, given.w, given.bias if bias else None)
+    assert (y.dtype, y.shape) == (dtype, (tokens, n // 2))
+    near(y, expected(given, 0, bias, True))
+    assert stream is given.x
+    assert torch.equal(given.x, kept)
 
 
 def chained(step: Callable[[Tensor, Tensor, bool], Tensor], tokens: int, every: int = 0) -> list[Tensor]:
