@@ -12,11 +12,15 @@ from itertools import zip_longest
 from engine.kernel_choices.plans import (
     BEST,
     DIRECT,
+    EVEN,
     LEAN_TOKENS,
+    MOST_TOKENS,
     NORM_GATED,
     ROWS,
     SIZES,
     TILE,
+    WAVES,
+    WIDE,
     Place,
     Plan,
 )
@@ -59,6 +63,7 @@ DIRECT_STARTS = (
     Plan(DIRECT, 32, 256, 2, 2, turns=2), Plan(DIRECT, 8, 512, 4, 2), Plan(DIRECT, 16, 256, 2, 2),
     Plan(DIRECT, 8, 128, 1, 2), Plan(DIRECT, 16, 256, 2, 4),
 )  # fmt: skip
+WIDE_STARTS = tuple(Plan(kernel, 256, 64, 8, stages, gate=True) for kernel in WIDE for stages in (4, 3))
 
 NORMED = 3  # plans of each kernel that are tried with the norm inside as well
 
@@ -66,12 +71,28 @@ NORMED = 3  # plans of each kernel that are tried with the norm inside as well
 def starts(place: Place, card: Card, known: Sequence[Plan] = (), most: int | None = None) -> list[Plan]:
     """Plans `known` to be fast for the same matrix elsewhere, or for one like it, with and without the norm;
     then plans of every kind, far apart, each with the gate if the stage has one. most: so many at most, and
-    none but known ones where some of those can serve."""
+    none but known ones where some of those can serve. For many tokens there are few plans, and all are
+    tried."""
+    if place.tokens > MOST_TOKENS[TILE]:
+        return _wide(place, card)
     both = [plan for each in known for plan in (each, replace(each, norm=not each.norm))]
     found = [plan for plan in both if fits(plan, place, card)]
     if most is None or not found:
         found += _usual(place, card)
     return list(dict.fromkeys(found))[:most]
+
+
+def worth_measuring(place: Place, card: Card) -> bool:
+    """Whether any kernel of ours may serve there."""
+    return place.tokens <= MOST_TOKENS[TILE] or bool(starts(place, card))
+
+
+def _wide(place: Place, card: Card) -> list[Plan]:
+    """Each with as many turns as one round of programs on the card takes, where it can have several."""
+    tiles = WIDE_STARTS[0].programs(place.tokens, place.n)
+    turns = {WAVES: -(-tiles // card.processors), EVEN: 1}
+    plans = [replace(plan, turns=turns[plan.kernel]) for plan in WIDE_STARTS]
+    return [plan for plan in plans if fits(plan, place, card)]
 
 
 def _usual(place: Place, card: Card) -> list[Plan]:
@@ -91,7 +112,10 @@ def _kind(plans: Sequence[Plan], place: Place, card: Card) -> list[tuple[Plan, .
 
 
 def neighbours(plan: Plan, place: Place, card: Card) -> list[Plan]:
-    """Plans that differ from `plan` in one size, twice or half as large, or in one choice."""
+    """Plans that differ from `plan` in one size, twice or half as large, or in one choice; none of a plan
+    for many tokens."""
+    if plan.kernel in WIDE:
+        return []
     near = [
         replace(plan, **{name: value})
         for name in ("block_n", "block_k", "warps", "split")
@@ -114,13 +138,15 @@ def fits(plan: Plan, place: Place, card: Card) -> bool:
         return False
     if _padded(plan, place.k) > MOST_PADDING * place.k:
         return False
-    programs = -(-place.n // (plan.block_n * plan.turns)) * plan.split
+    programs = plan.programs(place.tokens, place.n)
     if programs < card.processors // 4 or (plan.split > 1 and programs > 16 * card.processors):
         return False
     if plan.kernel == ROWS:
         return _rows_fit(plan, place)
     if plan.kernel == DIRECT:
         return _direct_fits(plan, place)
+    if plan.kernel in WIDE:
+        return place.tokens > MOST_TOKENS[TILE] and _shared_fits(plan, place, card)
     return _tile_fits(plan, place, card)
 
 
@@ -140,9 +166,13 @@ def _direct_fits(plan: Plan, place: Place) -> bool:
 def _tile_fits(plan: Plan, place: Place, card: Card) -> bool:
     if card.lean and _is_lean(place):
         return False
-    if plan.stages < 2 or plan.shared_bytes(place.tokens, SIZES[place.dtype]) > card.shared:
+    if not _shared_fits(plan, place, card):
         return False
     return 1 <= plan.block_n * plan.side(place.tokens) // (32 * plan.warps) <= 64
+
+
+def _shared_fits(plan: Plan, place: Place, card: Card) -> bool:
+    return plan.stages >= 2 and plan.shared_bytes(place.tokens, SIZES[place.dtype]) <= card.shared
 
 
 def _is_lean(place: Place) -> bool:

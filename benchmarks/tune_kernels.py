@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import tables
-from benchmarks.kernel_candidates import Card
+from benchmarks.kernel_candidates import Card, worth_measuring
 from benchmarks.kernel_search import QUICK, THOROUGH, Effort, Stopwatch, best_entry, winners
 from benchmarks.kernel_tables import row, totals
 from benchmarks.kernel_timing import StageTimer, compilers, weight_pool
@@ -153,7 +153,10 @@ class Kept:
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     made = tables.parser(__doc__)
-    made.add_argument("--tokens", type=tables.numbers, default=list(BUCKETS), help="buckets to be measured")
+    made.add_argument(
+        "--tokens", type=tables.numbers, default=list(BUCKETS),
+        help="buckets to be measured; above 64 gated products alone",
+    )  # fmt: skip
     made.add_argument("--stages", nargs="+", default=[], help="stages to be measured; all of them by default")
     made.add_argument("--out", type=Path, help="add to this file instead of the cache")
     made.add_argument(
@@ -192,7 +195,10 @@ def _measured(given: argparse.Namespace, pool: ProcessPoolExecutor) -> list[tabl
     here = Circumstances.here(torch.cuda.get_device_name(0))
     kept, effort = Kept(here, given.out), QUICK if given.quick else THOROUGH
     search = Search(card, early, effort, given.limit, kept.before(), kept)
-    found = tune(order(uses, given.tokens), search, pool)
+    places = [place for place in order(uses, given.tokens) if worth_measuring(place, card)]
+    if not places:
+        tables.say("none of these products has kernels of ours at these numbers of tokens")
+    found = tune(places, search, pool)
     return [
         tables.Section("All products of a decode step", totals(found, uses)),
         tables.Section("Products", [row(place, entry) for place, entry in found.items()]),

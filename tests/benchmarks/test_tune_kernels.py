@@ -101,22 +101,19 @@ class Compilers:
         pass
 
 
-@pytest.mark.parametrize(("quick", "most"), [([], 100), (["--quick"], 20)])
-def test_a_run_starts_from_what_the_file_holds(
-    quick: list[str],
-    most: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """All of the command but the GPU: times are made up, and fewer steps in flight are faster."""
+def without_a_gpu(
+    uses: dict[Place, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[Plan], list[Place]]:
+    """All of the command but the GPU, a configuration with these products: times are made up, and fewer steps
+    in flight are faster. Which plans are tried, and at which places."""
     from benchmarks import tune_kernels
 
     tried: list[Plan] = []
+    measured: list[Place] = []
 
     class Timer:
-        def __init__(self, *given: object) -> None:
-            pass
+        def __init__(self, place: Place, *given: object) -> None:
+            measured.append(place)
 
         def quick(self, plans: list[Plan]) -> list[float]:
             tried.extend(plans)
@@ -128,7 +125,6 @@ def test_a_run_starts_from_what_the_file_holds(
     class Properties:
         major, multi_processor_count = 9, 132
 
-    place, table = Place(NORM_GATED, "bfloat16", 1, 28672, 4096), tmp_path / "t.json"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name, value in {
         "is_available": True,
@@ -136,7 +132,7 @@ def test_a_run_starts_from_what_the_file_holds(
         "get_device_name": "x",
     }.items():
         monkeypatch.setattr(torch.cuda, name, lambda *given, value=value: value)
-    monkeypatch.setattr(tune_kernels, "products_of", lambda overrides: {place: 32.0})
+    monkeypatch.setattr(tune_kernels, "products_of", lambda overrides: uses)
     monkeypatch.setattr(tune_kernels, "weight_pool", lambda *given: torch.empty(0))
     monkeypatch.setattr(tune_kernels, "compilers", lambda workers: Compilers())
     monkeypatch.setattr(tune_kernels, "StageTimer", Timer)
@@ -145,6 +141,21 @@ def test_a_run_starts_from_what_the_file_holds(
         "heading",
         lambda device: {"device": {}, "versions": {}, "date": "", "command": ""},
     )
+    return tried, measured
+
+
+@pytest.mark.parametrize(("quick", "most"), [([], 100), (["--quick"], 20)])
+def test_a_run_starts_from_what_the_file_holds(
+    quick: list[str],
+    most: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from benchmarks import tune_kernels
+
+    place, table = Place(NORM_GATED, "bfloat16", 1, 28672, 4096), tmp_path / "t.json"
+    tried, _ = without_a_gpu({place: 32.0}, tmp_path, monkeypatch)
     won = Plan("tile", 64, 128, 4, 4, swap=True, gate=True)
     tune_kernels.Kept(Circumstances.here("x"), table).add(replace(place, tokens=16), Entry(won, 1e-5, 2e-5))
     assert tune_kernels.main(["--tokens", "8", "--out", str(table), *quick]) == 0
@@ -156,6 +167,43 @@ def test_a_run_starts_from_what_the_file_holds(
     assert tried[:2] == [won, replace(won, norm=True)]
     assert 10 < len(tried) < most
     assert "norm, gate |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("quick", [[], ["--quick"]], ids=["thorough", "quick"])
+def test_above_64_tokens_gated_products_alone_are_measured(
+    quick: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others get no entry, the progress counts what is measured, and there is no total of a step."""
+    from benchmarks import tune_kernels
+
+    gated, down = Place(NORM_GATED, "bfloat16", 1, 28672, 4096), Place(LINEAR, "bfloat16", 1, 4096, 14336)
+    small, table = Place(NORM_GATED, "bfloat16", 1, 3072, 576), tmp_path / "t.json"
+    _, measured = without_a_gpu({down: 32.0, gated: 32.0, small: 1.0}, tmp_path, monkeypatch)
+    assert tune_kernels.main(["--tokens", "64,96,256", "--out", str(table), *quick]) == 0
+    few = [replace(place, tokens=64) for place in (gated, down, small)]
+    many = [replace(gated, tokens=tokens) for tokens in (96, 256)]
+    assert measured == [*few, *many]
+    entries = read(table).entries
+    assert set(entries) == set(measured)
+    assert [entries[place].plan for place in many] == [
+        Plan("waves", 256, 64, 8, 3, gate=True, turns=turns) for turns in (1, 2)
+    ]
+    said, words = capsys.readouterr(), "norm_gated bfloat16, 256 tokens, 28672 x 4096"
+    assert f"5/5 {words}" in said.err
+    totals, products = said.out.split("### Products")
+    assert [line.split()[1] for line in totals.splitlines() if line[:3] in ("| 6", "| 9", "| 2")] == ["64"]
+    assert "| waves 256x64, 8 warps, 3 stages, turns 2, gate |" in products
+
+
+def test_where_no_kernel_of_ours_serves_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks import tune_kernels
+
+    _, measured = without_a_gpu({Place(LINEAR, "bfloat16", 1, 4096, 14336): 32.0}, tmp_path, monkeypatch)
+    assert tune_kernels.main(["--tokens", "128", "--out", str(tmp_path / "t.json")]) == 0
+    assert measured == []
+    assert "none of these products has kernels of ours" in capsys.readouterr().err
 
 
 @pytest.mark.gpu

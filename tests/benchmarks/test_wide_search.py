@@ -1,0 +1,82 @@
+"""The search for fast kernels of more than 64 tokens: gated products alone, few plans. Times are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.kernel_candidates import Card, fits, neighbours, starts, worth_measuring
+from benchmarks.kernel_search import Stopwatch, best_entry, winners
+from engine.kernel_choices.plans import BEST, LINEAR, NORM_GATED, NORM_LINEAR, Place, Plan
+from engine.kernel_choices.table import Entry
+
+H200 = Card(132, 227 << 10)
+GATED = Place(NORM_GATED, "bfloat16", 96, 28672, 4096)
+OTHERS = [(NORM_LINEAR, 6144, 4096), (LINEAR, 4096, 14336), (LINEAR, 128256, 4096), (BEST, 32000, 4096)]
+
+
+@pytest.mark.parametrize(("tokens", "turns"), [(96, 1), (128, 1), (192, 2), (256, 2)])
+def test_of_many_tokens_few_plans_are_tried_all_of_them(tokens: int, turns: int) -> None:
+    """Tiles in as many turns as one round of programs takes, even shares; whatever is known to be fast."""
+    place = replace(GATED, tokens=tokens)
+    tile = Plan("tile", 64, 128, 4, 4, gate=True)
+    for card in (H200, replace(H200, lean=True)):
+        found = starts(place, card)
+        expected = [("waves", 4, turns), ("waves", 3, turns), ("even", 4, 1), ("even", 3, 1)]
+        assert [(plan.kernel, plan.stages, plan.turns) for plan in found] == expected
+        assert starts(place, card, [tile, found[2]], 1) == found
+        for plan in found:
+            assert not place.problem(plan)
+            assert plan.shared_bytes(tokens, 2) <= card.shared
+            assert neighbours(plan, place, card) == []
+            assert plan.programs(tokens, place.n) <= card.processors
+            assert not fits(plan, replace(place, tokens=64), card)  # that is for the other kernels
+    assert worth_measuring(place, H200)
+
+
+def test_more_tiles_than_a_card_has_processors_are_taken_in_turns() -> None:
+    place = replace(GATED, tokens=128)
+    turns = {card: starts(place, Card(card, 227 << 10))[0].turns for card in (132, 112, 111, 78, 56, 55)}
+    assert turns == {132: 1, 112: 1, 111: 2, 78: 2, 56: 2, 55: 3}
+
+
+@pytest.mark.parametrize("tokens", [96, 128, 192, 256])
+def test_of_many_tokens_gated_products_alone_are_measured(tokens: int) -> None:
+    """And of these none that fill a part of the card, or cannot be computed by our kernels there."""
+    gated, ampere = replace(GATED, tokens=tokens), Card(108, 99 << 10)
+    assert worth_measuring(gated, H200)
+    assert worth_measuring(replace(gated, dtype="float16"), H200)
+    assert not worth_measuring(replace(gated, dtype="float32"), H200)
+    assert not worth_measuring(replace(gated, n=3072, k=576), H200)
+    assert not worth_measuring(gated, ampere)
+    for stage, n, k in OTHERS:
+        assert worth_measuring(Place(stage, "bfloat16", 64, n, k), ampere)
+        assert not worth_measuring(Place(stage, "bfloat16", tokens, n, k), H200)
+
+
+def test_what_won_for_many_tokens_is_not_tried_for_few() -> None:
+    place = replace(GATED, tokens=64)
+    waves, tile = Plan("waves", 256, 64, 8, 4, gate=True), Plan("tile", 64, 128, 4, 4, swap=True, gate=True)
+    won = {96: waves, 32: tile}
+    found = {replace(place, tokens=tokens): Entry(plan, 1.0, 2.0) for tokens, plan in won.items()}
+    assert set(winners(found, place)) == {tile, waves}
+    assert starts(place, H200, winners(found, place), 8) == [tile, replace(tile, norm=True)]
+
+
+@pytest.mark.parametrize(("library", "chosen"), [(1.5, "even"), (1.005, None)])
+def test_the_search_of_many_tokens_tries_four_plans(library: float, chosen: str | None) -> None:
+    tried: list[Plan] = []
+
+    def seconds(plan: Plan | None) -> float:
+        return library if plan is None else 1.0 + 0.1 * (plan.kernel == "waves") + 0.1 * (plan.stages == 4)
+
+    def quick(plans: Sequence[Plan]) -> list[float]:
+        tried.extend(plans)
+        return [seconds(plan) for plan in plans]
+
+    watch = Stopwatch(quick, lambda plans: [[seconds(plan)] * 3 for plan in plans])
+    entry = best_entry(replace(GATED, tokens=256), H200, watch)
+    assert (entry.plan.kernel if entry.plan else None) == chosen
+    assert len(tried) == 4
