@@ -135,7 +135,7 @@ def _launch_direct(run: Product, out: Tensor) -> None:
 
 
 def _launch_wide(run: Product, out: Tensor) -> None:
-    """No dependent launch: what fetches early beside so many tiles was slower."""
+    """Launched plainly: dependently these kernels were slower."""
     plan, tokens, (n, k) = run.plan, run.x.shape[0], run.weight.shape
     lines, side = plan.block_n // 2, plan.side(tokens)
     even = plan.kernel == EVEN
