@@ -8,6 +8,8 @@ Legend: B requests, W width, Hq query heads, D head size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from engine.batch import ForwardBatch, LayerKV
@@ -28,16 +30,20 @@ def attention_decode(
         return q
     heads, kv_heads = q.shape[1], kv.k.shape[1]
     positions = batch.page_table.shape[1] * page_size
-    tile = _tile(q, kv_heads, batch, positions, tiles, plan)
-    splits = plan.splits(batch.size, batch.max_query, heads, kv_heads, positions)
-    partial = Partial(splits.count, splits.least, workspace) if splits.count > 1 else None
-    if partial is not None:
-        fits = workspace.holds(q.numel() * splits.count, grid_of(batch, heads, kv_heads, tile, partial))
-        assert fits, "a pass wider than its role's max_width"
-    streamed = tiles.streamed if plan.streaming(batch.size, kv_heads) else None
-    if streamed is not None and streams(q, kv, batch, page_size, streamed):
-        return attention_stream(q, kv, batch, scale, page_size, streamed, partial)
-    return launch(q, kv, batch, scale, page_size, tile, partial)
+    tile = tiles.streamed if plan.streaming(batch.size, kv_heads) else None
+    if tile is not None and streams(q, kv, batch, page_size, tile):
+        splits = plan.streamed_splits(batch.size, kv_heads, positions)
+        run: Callable[..., Tensor] = attention_stream
+    else:
+        tile = _tile(q, kv_heads, batch, positions, tiles, plan)
+        splits = plan.splits(batch.size, batch.max_query, heads, kv_heads, positions)
+        run = launch
+    if splits.count == 1:
+        return run(q, kv, batch, scale, page_size, tile)
+    partial = Partial(splits.count, splits.least, workspace)
+    fits = workspace.holds(q.numel() * splits.count, grid_of(batch, heads, kv_heads, tile, partial))
+    assert fits, "a pass wider than its role's max_width"
+    return run(q, kv, batch, scale, page_size, tile, partial)
 
 
 def _tile(

@@ -15,6 +15,8 @@ _WIDE_SPLIT = 256  # of more rows than the smallest tile: their parts are larger
 _MEDIUM_SPLIT = 128  # where tiles alone keep half of the device busy
 _LONG_SPLIT = 1024  # where the batch fills the device already, only long requests are split
 _LONG_SPLITS = 4
+_LONG_STREAM = 2048  # the same of a streamed pass
+_STREAMING_ROOM = 12  # splits of each tile that run side by side, from which on a pass is not streamed
 _MERGED_ROWS = 384  # of parts that one program reads in a merge; the others are done by then
 _FEW_ROWS = 16
 _CROWD = 2  # times as many tiles as programs that fill the device
@@ -88,8 +90,21 @@ class SplitPlan:
         return requests * kv_heads > _CROWD * self.programs
 
     def streaming(self, requests: int, kv_heads: int) -> bool:
-        """Whether decode tiles of so many requests fill half of the device or more: only long ones split."""
-        return 2 * requests * kv_heads > self.programs
+        """Whether so many requests leave so little of the device idle that what attention reads counts for
+        more than how soon it begins."""
+        return _STREAMING_ROOM * requests * kv_heads > self.programs
+
+    def streamed_splits(self, requests: int, kv_heads: int, positions: int) -> Splits:
+        """As `splits`, of the kernel in attention_stream: one round of programs, six on a multiprocessor.
+        More rounds end at different times, which costs more than splits of long requests gain."""
+        if self.fixed:
+            return Splits(self.fixed, 1)
+        tiles = requests * kv_heads
+        share = self.programs * 3 // 2 // tiles
+        count, least = min(_LONG_SPLITS, _LONG_PROGRAMS // tiles), _LONG_STREAM
+        if share > 1:
+            count, least = min(share, MAX_SPLITS), _LEAST_SPLIT if share >= _LONG_SPLITS else _MEDIUM_SPLIT
+        return Splits(max(1, min(count, positions // least)), least)
 
     def room(self, requests: int, width: int, heads: int, kv_heads: int) -> int:
         """How many splits of each tile of a pass run side by side."""
@@ -106,6 +121,12 @@ class SplitPlan:
         """The most tiles of a launch whose cells `cells` counts, each of which counts its splits."""
         return max(self._tiles(max_rows, max_width, heads, kv_heads), self.programs)
 
+    def _most_splits(self, requests: int, width: int, heads: int, kv_heads: int, positions: int) -> int:
+        """Of either kernel."""
+        found = self.splits(requests, width, heads, kv_heads, positions).count
+        streamed = self.streaming(requests, kv_heads) and self.streamed_splits(requests, kv_heads, positions)
+        return max(found, streamed.count) if streamed else found
+
     def _tiles(self, requests: int, tokens: int, heads: int, kv_heads: int) -> int:
         return -(-tokens * (heads // kv_heads) // self.rows) * requests * kv_heads
 
@@ -113,7 +134,7 @@ class SplitPlan:
         """The most entries [T, Hq, splits] that a decode launch within these limits leaves, or a prefill
         launch of any size; 0: none is split."""
         sizes = [(b, w) for b in range(1, max_rows + 1) for w in range(1, max_width + 1)]
-        counts = [(b * w, self.splits(b, w, heads, kv_heads, positions).count) for b, w in sizes]
+        counts = [(b * w, self._most_splits(b, w, heads, kv_heads, positions)) for b, w in sizes]
         decode = max((tokens * heads * count for tokens, count in counts if count > 1), default=0)
         # Splits of prompts are no more programs than fill the device.
         return (

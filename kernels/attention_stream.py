@@ -206,7 +206,7 @@ def _attention_stream(
         own = cell * splits + gl.program_id(2)
         complete = leave_strips(acc, top, weight, own, real, d, sums_ptr, stats_ptr, arrival, used, D)
         if complete:
-            acc, weight = merged_strips(acc, cell * splits, real, d, sums_ptr, stats_ptr, used, D)
+            acc, weight = merged_strips(acc, cell * splits, real, d, sums_ptr, stats_ptr, used, D, 4)
     if complete:
         target = out_ptr + cell[None, :] * D + d
         for strip in gl.static_range(STRIPS):

@@ -31,26 +31,41 @@ def leave_strips(acc, top, weight, cell, real, d, sums_ptr, stats_ptr, arrival, 
 
 
 @gluon_jit
-def merged_strips(acc, cell, real, d, sums_ptr, stats_ptr, used, D: gl.constexpr):
-    """(strips [64, ROWS], weights [ROWS]) of all `used` parts from `cell` on, in their order. acc: strips, of
-    which nothing but the form counts. Past the first-level cache, as attention_merge."""
-    mine = real[None, :] & (d < 64)
-    top = gl.load(stats_ptr + cell * 2, mask=real, other=-1e30, cache_modifier=".cg")
-    for part in range(1, used):
-        height = gl.load(stats_ptr + (cell + part) * 2, mask=real, other=-1e30, cache_modifier=".cg")
-        top = gl.maximum(top, height)
-    weight = top * 0.0
+def merged_strips(acc, cell, real, d, sums_ptr, stats_ptr, used, D: gl.constexpr, TAKEN: gl.constexpr):
+    """(strips [64, ROWS], weights [ROWS]) of all `used` parts from `cell` on, in their order, TAKEN of which
+    are read at once. acc: strips, of which nothing but the form counts. Past the first-level cache, as
+    attention_merge."""
     merged = ()
     for strip in gl.static_range(D // 64):
         merged = merged + (gl.zeros_like(acc[strip]),)
-    for part in range(used):
-        stats = stats_ptr + (cell + part) * 2
-        share = gl.exp2(gl.load(stats, mask=real, other=-1e30, cache_modifier=".cg") - top)
-        weight += share * gl.load(stats + 1, mask=real, other=0.0, cache_modifier=".cg")
-        sums = sums_ptr + (cell + part)[None, :] * D + d
+    top = gl.where(real, -1e30, -1e30)
+    weight = gl.where(real, 0.0, 0.0)
+    for at in range(0, used, TAKEN):
+        heights = ()
+        weights = ()
+        parts = ()
+        for i in gl.static_range(TAKEN):
+            there = real & (at + i < used)
+            stats = stats_ptr + (cell + at + i) * 2
+            sums = sums_ptr + (cell + at + i)[None, :] * D + d
+            heights = heights + (gl.load(stats, mask=there, other=-1e30, cache_modifier=".cg"),)
+            weights = weights + (gl.load(stats + 1, mask=there, other=0.0, cache_modifier=".cg"),)
+            mine = there[None, :] & (d < 64)
+            for strip in gl.static_range(D // 64):
+                parts = parts + (gl.load(sums + strip * 64, mask=mine, other=0.0, cache_modifier=".cg"),)
+        new_top = top
+        for i in gl.static_range(TAKEN):
+            new_top = gl.maximum(new_top, heights[i])
+        shrink = gl.exp2(top - new_top)
+        top = new_top
+        weight = weight * shrink
+        for i in gl.static_range(TAKEN):
+            weight += gl.exp2(heights[i] - top) * weights[i]
         later = ()
         for strip in gl.static_range(D // 64):
-            own = gl.load(sums + strip * 64, mask=mine, other=0.0, cache_modifier=".cg")
-            later = later + (merged[strip] + share[None, :] * own,)
+            strip_sum = merged[strip] * shrink[None, :]
+            for i in gl.static_range(TAKEN):
+                strip_sum += gl.exp2(heights[i] - top)[None, :] * parts[i * (D // 64) + strip]
+            later = later + (strip_sum,)
         merged = later
     return merged, weight

@@ -52,7 +52,7 @@ class Tiles:
     whose rows fit, where they are not `decode` with fewer rows. crowded: instead of the first of those where
     a pass has many times more tiles than run at once: room for one more of them counts more than keys in
     flight. few: (room, tile): before `narrow` where a pass leaves so much room (SplitPlan.room): its time is
-    latency. streamed: of the kernel in attention_stream, which serves passes that fill half of the device
+    latency. streamed: of the kernel in attention_stream, which serves all but small passes
     (SplitPlan.streaming) where it can; its keys are rows of the matrix units."""
 
     decode: Tile
@@ -67,8 +67,8 @@ class Tiles:
         return self._each(lambda tile: replace(tile, dependent=True))
 
     def lean(self) -> Tiles:
-        """The same, for passes that leave memory to the cache."""
-        return self._each(lambda tile: replace(tile, lean=True))
+        """The same, for passes that leave memory to the cache: none is streamed."""
+        return replace(self._each(lambda tile: replace(tile, lean=True)), streamed=None)
 
     def _each(self, change: Callable[[Tile], Tile]) -> Tiles:
         crowded, streamed = (tile and change(tile) for tile in (self.crowded, self.streamed))

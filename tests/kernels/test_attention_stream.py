@@ -13,7 +13,7 @@ from torch import Tensor
 from engine.batch import ForwardBatch, LayerKV, Mode, SeqLens
 from kernels.attention_decode import attention_decode
 from kernels.attention_merge import Partial, Workspace
-from kernels.attention_splits import Space, SplitPlan
+from kernels.attention_splits import MAX_SPLITS, Space, SplitPlan, Splits
 from kernels.attention_stream import attention_stream, streams
 from kernels.attention_tiles import HOPPER, Tile, tiles_for
 
@@ -140,8 +140,8 @@ def test_splits_are_merged_by_the_last(case: str, splits: int, least: int) -> No
     assert (found[0].double() - expected).abs().max() < 2e-2
 
 
-@pytest.mark.parametrize("requests", [pytest.param(n, marks=on_hopper) for n in (30, 60, 200)])
-def test_passes_that_fill_half_of_the_device_stream(requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("requests", [pytest.param(n, marks=on_hopper) for n in (5, 8, 60, 200)])
+def test_all_but_small_passes_are_left_to_the_stream(requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As attention_decode decides, which is left to itself here; the longest request is split."""
     case = Pass((5000, *range(1, requests)), device="cuda")
     q, kv, batch = case.build()
@@ -157,7 +157,7 @@ def test_passes_that_fill_half_of_the_device_stream(requests: int, monkeypatch: 
 
     monkeypatch.setattr("kernels.attention_decode.attention_stream", noted)
     out = attention_decode(q, kv, batch, case.scale, case.page, tiles, plan, room)
-    assert len(taken) == (requests > 30)
+    assert len(taken) == (requests > 5)
     expected = reference(q, kv, batch, case.scale)
     assert (out.double() - expected).norm() / expected.norm() < 5e-3
 
@@ -191,10 +191,36 @@ def test_trees_windows_and_prompts_are_not_streamed() -> None:
         assert not streams(q, kv, other, 16, TILE)
 
 
-def test_a_pass_streams_when_it_fills_half_of_the_device() -> None:
-    """An 8B's on an H200: more than two programs a multiprocessor."""
+def test_all_but_small_passes_stream() -> None:
+    """An 8B's on an H200; one new token of six requests or more."""
     plan = SplitPlan(528, 0, 64)
-    assert [plan.streaming(requests, 8) for requests in (1, 33, 34, 256)] == [False, False, True, True]
+    assert [plan.streaming(requests, 8) for requests in (1, 5, 6, 256)] == [False, False, True, True]
+    assert tiles_for(HOPPER, 2, 128).lean().streamed is None
+
+
+@pytest.mark.parametrize("kv_heads", [1, 3, 8, 32])
+@pytest.mark.parametrize("requests", [1, 6, 8, 16, 32, 33, 49, 64, 100, 256])
+def test_streamed_splits_are_one_round_of_programs(requests: int, kv_heads: int) -> None:
+    """Where there are more tiles than that already, only long requests split."""
+    plan = SplitPlan(528, 0, 64)
+    splits = plan.streamed_splits(requests, kv_heads, 131072)
+    if requests * kv_heads <= 396:
+        assert splits.count * requests * kv_heads <= 792
+        assert (splits.count + 1) * requests * kv_heads > 792 or splits.count == MAX_SPLITS
+        assert splits.least <= 128
+    else:
+        assert splits.least == 2048
+        assert splits.count <= 4
+    assert plan.streamed_splits(requests, kv_heads, 40).count == 1
+    assert SplitPlan(528, 7, 64).streamed_splits(requests, kv_heads, 131072) == Splits(7, 1)
+
+
+def test_a_workspace_is_planned_for_streamed_splits_too() -> None:
+    """Eight requests of an 8B: twelve splits, where tiles have eight."""
+    plan = SplitPlan(528, 0, 64)
+    assert plan.splits(8, 1, 32, 8, 8192).count == 8
+    assert plan.streamed_splits(8, 8, 8192).count == 12
+    assert plan.cells(8, 1, 32, 8, 8192) >= 8 * 32 * 12
 
 
 @pytest.mark.parametrize("dim", [64, 128])
