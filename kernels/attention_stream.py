@@ -244,6 +244,6 @@ def attention_stream(
         splits, least, slots, batch.width, q.stride(0), q.stride(1), batch.page_table.stride(0),
         HEADS=heads, GROUP=heads // kv_heads, D=dim, PAGE=page_size, BLOCK=tile.keys,
         ROWS=max(8, power_of_two(batch.width * (heads // kv_heads))), STAGES=tile.stages,
-        SPLIT=partial is not None, num_warps=tile.warps, **dependent(tile.dependent),
+        SPLIT=partial is not None, num_warps=tile.warps, **tile.limits(), **dependent(tile.dependent),
     )  # fmt: skip
     return out
