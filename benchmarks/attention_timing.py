@@ -18,8 +18,9 @@ from benchmarks.ceilings import seconds_of
 from engine.batch import ForwardBatch, LayerKV, Mode, SeqLens
 from kernels.attention_decode import attention_decode
 from kernels.attention_extend import attention_extend
-from kernels.attention_merge import Workspace
+from kernels.attention_merge import Partial, Workspace
 from kernels.attention_splits import Space, SplitPlan
+from kernels.attention_stream import attention_stream, streams
 from kernels.attention_tiles import Tile, Tiles
 
 CACHES = 4  # how many times the L2 cache the keys and values of a graph are
@@ -115,6 +116,20 @@ class Bench:
         room = Workspace.allocate(Space(cells, counters, heads.dim), self._q.device)
         tiles = Tiles(tile, tile)
         return lambda q, kv: attention_decode(q, kv, self.batch, heads.scale, heads.page, tiles, plan, room)
+
+    def stream(self, tile: Tile, plan: SplitPlan) -> Callable[[Tensor, LayerKV], Tensor]:
+        """The kernel of large decode passes, whatever the size of this one; where it `streams`."""
+        what, heads = self.what, self.what.heads
+        positions = self.batch.page_table.shape[1] * heads.page
+        splits = plan.streamed_splits(what.requests, heads.kv, positions)
+        cells, tiles = what.requests * what.new * heads.query * splits.count, what.requests * heads.kv
+        room = Workspace.allocate(Space(cells, tiles, heads.dim), self._q.device)
+        partial = Partial(splits.count, splits.least, room) if splits.count > 1 else None
+        return lambda q, kv: attention_stream(q, kv, self.batch, heads.scale, heads.page, tile, partial)
+
+    def streams(self, tile: Tile) -> bool:
+        """Whether `stream` can compute the pass with such a tile."""
+        return streams(self._q, self._pools[0], self.batch, self.what.heads.page, tile)
 
     def extend(self, tile: Tile, plan: SplitPlan) -> Callable[[Tensor, LayerKV], Tensor]:
         """Our kernel on a prefill pass."""

@@ -16,25 +16,13 @@ import torch
 from torch import Tensor
 
 from benchmarks import tables
+from benchmarks.attention_candidates import Run, decode_ways, extend_tiles, text_of
 from benchmarks.attention_timing import Bench, Heads, Pass, with_splits
 from benchmarks.ceilings import Ceilings, measure
-from engine.batch import LayerKV
 from kernels.attention_splits import SplitPlan
-from kernels.attention_tiles import Tile, Tiles, tiles_for
+from kernels.attention_tiles import Tiles, tiles_for
 
-Run = Callable[[Tensor, LayerKV], Tensor]
 HEADS = {"llama-3.1-8b": Heads(32, 8, 128), "smollm2-135m": Heads(9, 3, 64)}
-DECODE = (
-    (32, 1, 3, 0, False), (32, 1, 4, 0, False), (32, 2, 3, 0, False), (32, 2, 4, 0, False),
-    (64, 2, 2, 0, False), (64, 2, 3, 0, False), (32, 4, 3, 0, False), (32, 4, 3, 168, False),
-    (32, 4, 4, 0, False), (64, 4, 2, 0, False), (64, 4, 3, 0, False), (128, 8, 2, 0, False),
-    (32, 2, 3, 0, True), (32, 2, 4, 0, True), (64, 4, 1, 0, True), (64, 4, 2, 0, True), (64, 4, 3, 0, True),
-    (64, 8, 2, 0, True), (128, 8, 1, 0, True), (128, 8, 2, 0, True),
-)  # fmt: skip
-EXTEND = (
-    (128, 64, 8, 3, 0), (128, 64, 8, 2, 0), (128, 64, 8, 2, 128), (128, 128, 8, 2, 0), (128, 32, 8, 4, 128),
-    (128, 64, 8, 4, 0), (64, 64, 4, 2, 0), (64, 64, 4, 3, 0),
-)  # fmt: skip
 SPLITS = (1, 2, 4, 8, 16, 32)
 FINALISTS = 3  # tiles that are tried with all splits
 TOLERANCE = 2e-2  # between bf16 results
@@ -67,19 +55,14 @@ class Card:
 
 def decode_row(what: Pass, card: Card) -> tuple[tables.Row, list[tables.Row]]:
     """The table's choice, the best tile and number of splits, and SDPA; then every variant."""
-    bench, tiles = card.bench(what), card.tiles(what.heads.dim)
-    plan = card.plan(tiles)
-    rows, crowded = what.new * what.heads.query // what.heads.kv, plan.crowded(what.requests, what.heads.kv)
-    room = plan.room(what.requests, what.new, what.heads.query, what.heads.kv)
-    chosen = replace(tiles.decoding(rows, crowded=crowded, room=room), dependent=card.early)
+    bench = card.bench(what)
+    plan = card.plan(card.tiles(what.heads.dim))
+    chosen, ways = decode_ways(bench, plan, card.tiles(what.heads.dim), card.early)
     expected = bench.once(bench.library())
-    times = {
-        (tile, plan): timed(bench, bench.decode(tile, plan), expected)
-        for tile in [chosen, *(t for t in decode_tiles(chosen) if t != chosen)]
-    }
-    for tile, _ in sorted(times, key=lambda key: times[key])[:FINALISTS]:
+    times = {(way, plan): timed(bench, way.run(bench, plan), expected) for way in ways}
+    for way, _ in sorted(times, key=lambda key: times[key])[:FINALISTS]:
         for one in with_splits(plan, SPLITS)[1:]:
-            times[tile, one] = timed(bench, bench.decode(tile, one), expected)
+            times[way, one] = timed(bench, way.run(bench, one), expected)
     best = min(times, key=lambda key: times[key])
     case: tables.Row = {"batch": what.requests, "context": what.before + what.new, "width": what.new}
     row = {
@@ -87,16 +70,17 @@ def decode_row(what: Pass, card: Card) -> tuple[tables.Row, list[tables.Row]]:
         "now, us": 1e6 * times[chosen, plan],
         "now, TB/s": what.bytes / times[chosen, plan] / 1e12,
         "of the bandwidth": what.bytes / times[chosen, plan] / card.ceilings.bandwidth,
+        "now": str(chosen),
         "best, us": 1e6 * times[best],
         "best, TB/s": what.bytes / times[best] / 1e12,
-        "best tile": text_of(best[0]),
+        "best tile": str(best[0]),
         "best splits": best[1].fixed or "automatic",
         "SDPA, us": 1e6 * timed(bench, bench.library(), expected),
     }
     return row, [
-        {**case, "tile": text_of(tile), "splits": one.fixed or "automatic", "us": 1e6 * times[tile, one],
-         "TB/s": what.bytes / times[tile, one] / 1e12}
-        for tile, one in sorted(times, key=lambda key: times[key])
+        {**case, "tile": str(way), "splits": one.fixed or "automatic", "us": 1e6 * times[way, one],
+         "TB/s": what.bytes / times[way, one] / 1e12}
+        for way, one in sorted(times, key=lambda key: times[key])
     ]  # fmt: skip
 
 
@@ -127,22 +111,6 @@ def extend_row(what: Pass, card: Card) -> tuple[tables.Row, list[tables.Row]]:
     ]
 
 
-def decode_tiles(chosen: Tile) -> list[Tile]:
-    """Candidates with the chosen one's rows."""
-    return [
-        replace(chosen, keys=keys, warps=warps, stages=stages, registers=registers, held=held)
-        for keys, warps, stages, registers, held in DECODE
-    ]
-
-
-def extend_tiles(early: bool) -> list[Tile]:
-    """Candidates for prompts."""
-    return [
-        Tile(rows, keys, warps=warps, stages=stages, dependent=early, registers=registers)
-        for rows, keys, warps, stages, registers in EXTEND
-    ]
-
-
 def timed(bench: Bench, run: Run, expected: Tensor) -> float:
     """Seconds; infinite for what does not fit the card. What computes something else is an error."""
     try:
@@ -155,13 +123,6 @@ def timed(bench: Bench, run: Run, expected: Tensor) -> float:
     if gap > TOLERANCE * expected.float().abs().max().item():
         raise RuntimeError(f"{run} is {gap:.3g} off at {bench.what}")
     return bench.seconds(run)
-
-
-def text_of(tile: Tile) -> str:
-    """A tile as the table of tiles has it."""
-    limit = f", registers={tile.registers}" if tile.registers else ""
-    limit += ", held=True" if tile.held else ""
-    return f"Tile({tile.rows}, {tile.keys}, warps={tile.warps}, stages={tile.stages}{limit})"
 
 
 def decodes(

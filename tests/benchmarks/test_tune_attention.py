@@ -5,20 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from benchmarks.attention_candidates import Way, decode_tiles, decode_ways, extend_tiles, text_of
 from benchmarks.attention_timing import Bench, Heads, Pass, with_splits
-from benchmarks.tune_attention import (
-    _parser,
-    decode_tiles,
-    decodes,
-    extend_tiles,
-    extends,
-    main,
-    passes_of,
-    text_of,
-    timed,
-)
+from benchmarks.tune_attention import _parser, decodes, extends, main, passes_of, timed
 from kernels.attention_splits import SplitPlan
-from kernels.attention_tiles import Tile
+from kernels.attention_tiles import HOPPER, Tile, tiles_for
 
 CUDA = torch.cuda.is_available()
 SMALL = Heads(4, 2, 16, page=8)
@@ -125,3 +116,21 @@ def test_a_wide_table_changes_no_result() -> None:
 def test_without_a_gpu_nothing_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 1
     assert "no CUDA device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("requests", "width", "streamed", "tried"),
+    [(1, 1, False, True), (8, 1, True, True), (256, 5, False, False)],
+)
+def test_what_an_engine_takes_comes_first(requests: int, width: int, streamed: bool, tried: bool) -> None:
+    """Of an 8B on an H200: small passes have tiles, five tokens of four heads too many rows for streams."""
+    bench = Bench(Pass(Heads(32, 8, 128), requests, width, 32 - width, verify=True), CPU, 0)
+    tiles, plan = tiles_for(HOPPER, 2, 128), SplitPlan(528, 0, 64)
+    chosen, ways = decode_ways(bench, plan, tiles, True)
+    assert ways[0] == chosen
+    assert chosen.streamed is streamed
+    assert any(way.streamed for way in ways) is tried
+    assert any(not way.streamed for way in ways)
+    assert len(set(ways)) == len(ways)
+    assert all(way.tile.dependent for way in ways)
+    assert str(Way(Tile(16, 64), streamed=True)).startswith("streamed Tile(16, 64")
