@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import UserError
-from engine.kernel_choices.plans import Choices, Plan
+from engine.kernel_choices.plans import BEST, Choices, Plan
 from kernels.launch import INTERPRETED
 from kernels.linear import Norm, product
 from kernels.linear_best import best_output, best_outputs
@@ -48,16 +48,19 @@ class Products:
     def site(
         self, stage: str, x: Tensor, linear: Linear, norm: Norm | None = None
     ) -> tuple[Plan, Site] | None:
-        """The plan for `linear` on x [T, K]; None where there is none."""
+        """The plan for `linear` on x [T, K]; None where there is none, even if there is one for other T."""
         dense = linear.plain
         if dense is None:
             return None
+        site = Site(stage, dense, norm)
         plan = self._choices.plan(stage, _name(x.dtype), x.shape[0], *dense.weight.shape)
-        return None if plan is None else (plan, Site(stage, dense, norm))
+        if plan is None and stage != BEST:
+            self._compile_product(site, x)
+        return None if plan is None else (plan, site)
 
     def run(self, plan: Plan, site: Site, x: Tensor) -> tuple[Tensor, Tensor]:
         """(y, stream) as from kernels.linear.product."""
-        self._compile(site, x, lambda plan, x, norm: self._product(plan, site, x, norm))
+        self._compile_product(site, x)
         x, stream, norm = self._normed(plan, site, x)
         y, total = self._product(plan, site, x, norm)
         return y, total if plan.norm else stream
@@ -94,6 +97,9 @@ class Products:
             return rms_norm(x, norm.weight, norm.eps, early=self._early), x, None
         normed, stream = add_rms_norm(x, norm.residual, norm.weight, norm.eps, early=self._early)
         return normed, stream, None
+
+    def _compile_product(self, site: Site, x: Tensor) -> None:
+        self._compile(site, x, lambda plan, x, norm: self._product(plan, site, x, norm))
 
     def _compile(
         self, site: Site, x: Tensor, run: Callable[[Plan, Tensor, Norm | None], object], k: int = 0

@@ -60,6 +60,27 @@ def test_what_is_met_is_compiled_for_every_number_of_tokens(monkeypatch: pytest.
 
 
 @CPU
+def test_a_first_pass_of_another_number_of_tokens_compiles_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table may have plans for many tokens alone, and the engine starts with few."""
+    made: list[tuple[bool, int]] = []
+
+    def noted(
+        plan: Plan, x: torch.Tensor, *rest: object, **named: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        made.append((x.is_meta, x.shape[0]))
+        return x.new_zeros(x.shape[0], N), x
+
+    monkeypatch.setattr("backends.triton_products.product", noted)
+    monkeypatch.setattr("backends.triton_products.INTERPRETED", False)
+    waves = Plan("waves", 256, 64, 8, gate=True)
+    ops = TritonOps(Choices({Place(NORM_GATED, "float32", t, N, K): waves for t in (96, 256)}))
+    given, linear = operands(3, N, K), DenseLinear(random(N, K))
+    for _ in range(2):
+        ops.norm_gated(given.x.contiguous(), given.residual.clone(), given.norm, EPS, linear)
+    assert made == [(True, 96), (True, 256)]
+
+
+@CPU
 def test_a_plan_that_does_not_compile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table may be edited, or of another version of Triton."""
 

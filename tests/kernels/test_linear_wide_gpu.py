@@ -20,14 +20,15 @@ FP16, BF16 = torch.float16, torch.bfloat16
 LLAMA_8B = (28672, 4096)
 BEST = {"waves": Plan("waves", 256, 64, 8, 4, gate=True), "even": Plan("even", 256, 64, 8, 4, gate=True)}
 BOTH = pytest.mark.parametrize("kernel", BEST)
-HOPPER = pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] < 9,
-    reason="of shared memory there is too little before Hopper",
-)
+
+
+@pytest.fixture(autouse=True)
+def _hopper() -> None:
+    if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] < 9:
+        pytest.skip("of shared memory there is too little before Hopper")
 
 
 @gpu
-@HOPPER
 @BOTH
 def test_an_8b_s_products_of_many_tokens(kernel: str) -> None:
     """Against float64, and the same to the bit every time; as many turns as one round of programs takes."""
@@ -43,7 +44,6 @@ def test_an_8b_s_products_of_many_tokens(kernel: str) -> None:
 
 
 @gpu
-@HOPPER
 @BOTH
 @pytest.mark.parametrize("stages", [3, 4])
 @pytest.mark.parametrize("dtype", [FP16, BF16], ids=str)
@@ -59,7 +59,6 @@ def test_tails_of_many_tokens(
 
 
 @gpu
-@HOPPER
 @BOTH
 def test_every_number_of_tokens_from_65_to_256(kernel: str) -> None:
     given = operands(256, 1536, 512, "cuda", BF16)
@@ -69,7 +68,6 @@ def test_every_number_of_tokens_from_65_to_256(kernel: str) -> None:
 
 
 @gpu
-@HOPPER
 @BOTH
 def test_a_graph_of_many_tokens_reads_what_lies_there_now(kernel: str) -> None:
     """Between dependent launches, as in a step: the norm in front of it, and one behind that reads it."""
@@ -96,7 +94,6 @@ def test_a_graph_of_many_tokens_reads_what_lies_there_now(kernel: str) -> None:
 
 
 @gpu
-@HOPPER
 @BOTH
 def test_nothing_of_many_tokens_is_compiled_after_the_first_pass(kernel: str) -> None:
     """The first pass is one of few tokens, the warm-up is by descriptors of the meta device."""
