@@ -121,9 +121,8 @@ def test_a_launch_on_the_meta_device_compiles_alone() -> None:
 @gpu
 def test_no_kernel_is_compiled_after_the_first_pass() -> None:
     n, k = 3072, 576
-    plans = {
-        t: Plan("rows", 8, 256, gate=t > 4) if t <= 8 else Plan("tile", 64, 64, gate=True) for t in BUCKETS
-    }
+    few = [tokens for tokens in BUCKETS if tokens <= 64]
+    plans = {t: Plan("rows", 8, 256, gate=t > 4) if t <= 8 else Plan("tile", 64, 64, gate=True) for t in few}
     places = {Place(NORM_GATED, "bfloat16", t, n, k): replace(plan, norm=True) for t, plan in plans.items()}
     ops = TritonOps(Choices(places), early=torch.cuda.get_device_capability()[0] >= 9)
     linear = DenseLinear(random(n, k, device="cuda", dtype=torch.bfloat16))
