@@ -94,16 +94,15 @@ class SplitPlan:
         more than how soon it begins."""
         return _STREAMING_ROOM * requests * kv_heads > self.programs
 
-    def streamed_splits(self, requests: int, kv_heads: int, positions: int) -> Splits:
-        """As `splits`, of the kernel in attention_stream: one round of programs, six on a multiprocessor.
-        More rounds end at different times, which costs more than splits of long requests gain."""
-        if self.fixed:
-            return Splits(self.fixed, 1)
+    def streamed_splits(self, requests: int, rows: int, kv_heads: int, positions: int) -> Splits:
+        """As `splits`, of the kernel in attention_stream, for `rows` query rows of a KV head. Where there are
+        almost enough programs to read at the memory's rate, more of them only wait for each other."""
         tiles = requests * kv_heads
-        share = self.programs * 3 // 2 // tiles
-        count, least = min(_LONG_SPLITS, _LONG_PROGRAMS // tiles), _LONG_STREAM
-        if share > 1:
-            count, least = min(share, MAX_SPLITS), _LEAST_SPLIT if share >= _LONG_SPLITS else _MEDIUM_SPLIT
+        if self.fixed or self.programs // tiles >= _LONG_SPLITS:
+            return self.splits(requests, 1, rows * kv_heads, kv_heads, positions)
+        count, least = self.programs * 3 // 4 // tiles, _MEDIUM_SPLIT
+        if count <= 1:
+            count, least = min(_LONG_SPLITS, _LONG_PROGRAMS // tiles), _LONG_STREAM
         return Splits(max(1, min(count, positions // least)), least)
 
     def room(self, requests: int, width: int, heads: int, kv_heads: int) -> int:
@@ -124,8 +123,10 @@ class SplitPlan:
     def _most_splits(self, requests: int, width: int, heads: int, kv_heads: int, positions: int) -> int:
         """Of either kernel."""
         found = self.splits(requests, width, heads, kv_heads, positions).count
-        streamed = self.streaming(requests, kv_heads) and self.streamed_splits(requests, kv_heads, positions)
-        return max(found, streamed.count) if streamed else found
+        rows = width * (heads // kv_heads)
+        if not self.streaming(requests, kv_heads):
+            return found
+        return max(found, self.streamed_splits(requests, rows, kv_heads, positions).count)
 
     def _tiles(self, requests: int, tokens: int, heads: int, kv_heads: int) -> int:
         return -(-tokens * (heads // kv_heads) // self.rows) * requests * kv_heads

@@ -95,6 +95,7 @@ def test_serving_launches_nothing_new(
         serve(llm, [running])
     names = {name for name, _ in before}
     assert {"_attention_tile", "_rms_norm", "_rope_store", "_silu_mul", "_block_best", "_enter_run"} <= names
+    assert ("_attention_stream" in names) is (running >= 33 and "model.kv_heads=8" in more)
     assert found - before == set()
 
 

@@ -28,7 +28,7 @@ def test_every_way_that_attention_cuts_a_batch_is_among_them(
         tile = mine.decoding(rows, crowded=plan.crowded(batch, heads[1]), room=room)
         streamed = mine.streamed if plan.streaming(batch, heads[1]) else None
         if streamed is not None and rows <= streamed.rows:
-            return streamed, plan.streamed_splits(batch, heads[1], positions).count > 1
+            return streamed, plan.streamed_splits(batch, rows, heads[1], positions).count > 1
         return tile, plan.splits(batch, width, *heads, positions).count > 1
 
     for width, positions, most in product((1, 2, 3, 5, 16), (256, 400, 2048, 8192), (7, 48, 200, 256)):

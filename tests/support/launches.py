@@ -32,12 +32,15 @@ def operand_kind(value: object, special: bool) -> tuple[Any, ...]:
     if isinstance(value, int):
         size = "i1" if isinstance(value, bool) else "i32" if -(2**31) <= value < 2**31 else "i64"
         return (size, special and value == 1, special and value % 16 == 0)
+    if hasattr(value, "block_shape"):  # a descriptor
+        return (type(value), value.base.dtype, tuple(value.block_shape), str(value.layout))
     return (type(value),)
 
 
 def variant(kernel: Any, operands: tuple[Any, ...], options: dict[str, Any]) -> Variant:
-    """kernel: decorated for the interpreter, which keeps what the decorator was told."""
-    plain = kernel.kwargs.get("do_not_specialize") or ()
+    """kernel: decorated for the interpreter, which keeps what the decorator was told; or in Gluon."""
+    told = kernel.kwargs if hasattr(kernel, "kwargs") else {"do_not_specialize": kernel.do_not_specialize}
+    plain = told.get("do_not_specialize") or ()
     names = list(inspect.signature(kernel.fn).parameters)
     kinds = [
         (name, operand_kind(value, name not in plain)) for name, value in zip(names, operands, strict=False)
@@ -74,6 +77,7 @@ def _choose_as_on_a_gpu(patch: pytest.MonkeyPatch) -> None:
 
 def _tell(patch: pytest.MonkeyPatch, found: set[Variant]) -> None:
     """Launches are noted in `found`; tensors that no kernel fills hold zeros, which are tokens and slots."""
+    from triton.experimental.gluon._runtime import GluonJITFunction
     from triton.runtime.interpreter import InterpretedFunction
 
     run = InterpretedFunction.run
@@ -86,6 +90,10 @@ def _tell(patch: pytest.MonkeyPatch, found: set[Variant]) -> None:
             here |= {"PDL": False} if "PDL" in options else {}  # nothing to wait for: they run one by one
             run(kernel, *operands, grid=(1,), warmup=warmup, **{**options, **here})
 
+    def note(kernel: Any, *operands: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        found.add(variant(kernel, operands, options))
+
     patch.setattr(InterpretedFunction, "run", record)
+    patch.setattr(GluonJITFunction, "run", note)  # for which there is no interpreter
     for place, name in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty")):
         patch.setattr(place, name, getattr(place, name.replace("empty", "zeros")))
