@@ -16,18 +16,21 @@ import torch
 import triton
 import triton.language as tl
 
+from benchmarks.power import Meter, Power
+
 BYTES = 4 << 30  # read by the bandwidth figure: far beyond any cache
 SIDE = 8192  # of the matrix product
 NODES = 1000
 ROUNDS = 7
-SUSTAINED = 1.5  # seconds of products after which a card has settled at the clock that its power allows
+SUSTAINED = 1.5  # seconds of work after which a card has settled at the clock that its power allows
 
 
 @dataclass(frozen=True)
 class Ceilings:
     """bandwidth: bytes a second read; flops: a second, of a few bf16 products; sustained: of many, which draw
     the card's full power and lower its clock; node: seconds of a graph's node that depends on the one before;
-    launch and wait: seconds that a graph's launch takes on the host, alone and with the wait for its end."""
+    launch and wait: seconds that a graph's launch takes on the host, alone and with the wait for its end.
+    reading, multiplying: what the card draws while it does that for SUSTAINED; None where nobody tells."""
 
     bandwidth: float
     flops: float
@@ -35,6 +38,8 @@ class Ceilings:
     node: float
     launch: float
     wait: float
+    reading: Power | None = None
+    multiplying: Power | None = None
 
 
 @triton.jit
@@ -49,7 +54,9 @@ def _read(source, out, count, BLOCK: tl.constexpr, STEPS: tl.constexpr):  # noqa
 def measure(device: torch.device) -> Ceilings:
     """All of it, some seconds."""
     launch, wait, node = _graph_costs(device)
-    return Ceilings(_bandwidth(device), *_flops(device), node, launch, wait)
+    bandwidth, reading = _bandwidth(device)
+    few, many, multiplying = _flops(device)
+    return Ceilings(bandwidth, few, many, node, launch, wait, reading, multiplying)
 
 
 def seconds_of(work: Callable[[], object], rounds: int = ROUNDS) -> float:
@@ -79,9 +86,11 @@ def _between_events(work: Callable[[], object]) -> tuple[torch.cuda.Event, torch
     return begin, end
 
 
-def _bandwidth(device: torch.device) -> float:
+def _bandwidth(device: torch.device) -> tuple[float, Power | None]:
+    """(of reads, each alone; what many in a row draw)."""
     data = torch.randint(-(1 << 31), (1 << 31) - 1, (BYTES // 4,), dtype=torch.int32, device=device)
-    best, read = 0.0, cast(Any, _read)  # a launcher, which triton's types take for the body itself
+    rates: dict[Callable[[], None], float] = {}
+    read = cast(Any, _read)  # a launcher, which triton's types take for the body itself
     for block, steps, warps in ((4096, 8, 8), (8192, 4, 8), (8192, 16, 16)):
         programs = triton.cdiv(data.numel(), block * steps)
         out = torch.empty(programs, dtype=torch.int32, device=device)
@@ -91,17 +100,21 @@ def _bandwidth(device: torch.device) -> float:
         ) -> None:
             read[(grid,)](data, to, data.numel(), BLOCK=sizes[0], STEPS=sizes[1], num_warps=sizes[2])
 
-        best = max(best, data.nbytes / seconds_of(run))
-    return best
+        rates[run] = data.nbytes / seconds_of(run)
+    fastest = max(rates, key=lambda run: rates[run])
+    with Meter(device) as meter:
+        settled_seconds_of(fastest, 1 + int(SUSTAINED * rates[fastest] / data.nbytes))
+    return rates[fastest], meter.found
 
 
-def _flops(device: torch.device) -> tuple[float, float]:
-    """(of a few products, each alone; of as many in a row as fill SUSTAINED)."""
+def _flops(device: torch.device) -> tuple[float, float, Power | None]:
+    """(of a few products, each alone; of as many in a row as fill SUSTAINED; what those draw)."""
     a, b = (torch.randn(SIDE, SIDE, device=device, dtype=torch.bfloat16) for _ in range(2))
     out = torch.empty_like(a)
     few = seconds_of(lambda: torch.mm(a, b, out=out))
-    many = settled_seconds_of(lambda: torch.mm(a, b, out=out), 1 + int(SUSTAINED / few))
-    return 2.0 * SIDE**3 / few, 2.0 * SIDE**3 / many
+    with Meter(device) as meter:
+        many = settled_seconds_of(lambda: torch.mm(a, b, out=out), 1 + int(SUSTAINED / few))
+    return 2.0 * SIDE**3 / few, 2.0 * SIDE**3 / many, meter.found
 
 
 def _graph_costs(device: torch.device) -> tuple[float, float, float]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benchmarks import ceilings, floors, tables
+from benchmarks.power import Meter, Power
 from benchmarks.stepping import Decoded, decode
 from engine import LLM
 from engine.models.source import compute_dtype
@@ -25,8 +26,25 @@ def rows(llm: LLM, batches: Sequence[int], context: int, found: ceilings.Ceiling
     made = []
     for batch in batches:
         tables.say(f"decode, batch {batch}")
-        made.append(row(llm, batch, context, decode(llm, batch, context), found))
+        took, drawn = metered(llm, batch, context)
+        made.append({**row(llm, batch, context, took, found), **power("", drawn)})
     return made
+
+
+def metered(llm: LLM, batch: int, context: int) -> tuple[Decoded, Power | None]:
+    """A decode step, and what the card drew; nobody tells of a CPU."""
+    import torch
+
+    if not llm.device.startswith("cuda"):
+        return decode(llm, batch, context), None
+    with Meter(torch.device(llm.device)) as meter:
+        took = decode(llm, batch, context)
+    return took, meter.found
+
+
+def power(what: str, drawn: Power | None) -> tables.Row:
+    """Watts and megahertz in words; what: was done meanwhile."""
+    return {} if drawn is None else {f"{what}W": drawn.watts, f"{what}MHz": drawn.megahertz}
 
 
 def row(llm: LLM, batch: int, context: int, took: Decoded, found: ceilings.Ceilings | None) -> tables.Row:
@@ -76,6 +94,9 @@ def ceiling_section(device: str) -> tuple[ceilings.Ceilings | None, tables.Secti
                 "graph node, us": 1e6 * found.node,
                 "graph launch, us of the host": 1e6 * found.launch,
                 "launch and wait, us": 1e6 * found.wait,
+                **power("reading, ", found.reading),
+                **power("products, ", found.multiplying),
+                **({} if found.reading is None else {"limit, W": found.reading.limit}),
             }
         ],
     )
