@@ -68,11 +68,15 @@ def test_a_tool_that_fails_or_is_not_there_tells_nothing(tool: Path) -> None:
 
 def test_an_error_of_the_work_ends_the_tool_and_goes_on(tool: Path) -> None:
     write(tool, f"echo $$ > {tool.parent}/pid; exec sleep 60")
-    meter = Meter(CARD)
-    with pytest.raises(RuntimeError, match="out of memory"), meter:
-        deadline = time.time() + 5
-        while not (tool.parent / "pid").exists() and time.time() < deadline:
-            time.sleep(0.01)
-        raise RuntimeError("out of memory")
+
+    def fail() -> None:
+        with Meter(CARD):
+            deadline = time.time() + 5
+            while not (tool.parent / "pid").exists() and time.time() < deadline:
+                time.sleep(0.01)
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        fail()
     pid = int((tool.parent / "pid").read_text())
     assert not Path(f"/proc/{pid}").exists()

@@ -73,6 +73,7 @@ def serve(llm: LLM, batches: Sequence[int]) -> None:
         (33, ("cache.max_context=120",)),
         (33, (*LONG, "cache.page_size=16", "scheduler.chunk_tokens=128")),
         (40, (*LONG, "model.heads=8", "model.kv_heads=8", "model.head_dim=64")),
+        (40, (*LONG, "model.heads=8", "model.kv_heads=8", "model.head_dim=128")),
         (20, (*LONG, "model.heads=7", "model.kv_heads=1", "model.head_dim=128")),
         (12, (*LONG, "model.heads=16", "model.kv_heads=1")),
         (80, (*LONG, "model.heads=12", "model.kv_heads=4", "attention.kv_splits=4")),
@@ -95,7 +96,7 @@ def test_serving_launches_nothing_new(
         serve(llm, [running])
     names = {name for name, _ in before}
     assert {"_attention_tile", "_rms_norm", "_rope_store", "_silu_mul", "_block_best", "_enter_run"} <= names
-    assert ("_attention_stream" in names) is (running >= 33 and "model.kv_heads=8" in more)
+    assert ("_attention_stream" in names) is (running == 40 and "model.head_dim=128" in more)
     assert found - before == set()
 
 
