@@ -18,22 +18,52 @@ from kernels.launch import dependent, enter, jit, power_of_two, warps_for
 from kernels.linear import Norm, Product, Sink, launch, start
 from kernels.linear_parts import LOWEST
 
+MOST_CELLS = 1 << 14  # of a program of `_pick`: of more, the best of each block take turns
+
+
+@jit
+def _best_cell(scores, index, cell):
+    """(score, output, scores without it) of the largest; of equals the first."""
+    score, place = tl.max(scores, axis=0, return_indices=True)
+    found = tl.sum(tl.where(cell == place, index, 0), axis=0)
+    return score, found, tl.where(cell == place, float("-inf"), scores)
+
+
+@jit
+def _best_block(scores, taken, token, part_ptr, index_ptr, BLOCKS: tl.constexpr, KEEP: tl.constexpr):
+    """(score, output, scores, taken) of the largest of the blocks' next ones [BLOCKS_P]: a block's parts
+    descend, so that the one behind takes its place. taken: how many of each are gone."""
+    block = tl.arange(0, scores.shape[0])
+    score, place = tl.max(scores, axis=0, return_indices=True)
+    gone = tl.sum(tl.where(block == place, taken, 0), axis=0)
+    first = token * BLOCKS + place
+    found = tl.load(index_ptr + first * KEEP + gone)
+    more = gone + 1 < KEEP
+    behind = tl.load(part_ptr + first * (KEEP + 1) + gone + 1, mask=more, other=float("-inf"))
+    chosen = block == place
+    return score, found, tl.where(chosen, behind, scores), tl.where(chosen, taken + 1, taken)
+
 
 @jit(do_not_specialize=["kept_ptr", "kept_row"])
 def _pick(
     part_ptr, index_ptr, ids_ptr, kept_ptr, logprob_ptr, kept_row,
     BLOCKS: tl.constexpr, KEEP: tl.constexpr, CELLS_P: tl.constexpr, BLOCKS_P: tl.constexpr,
-    TOP: tl.constexpr, LOGS: tl.constexpr, PDL: tl.constexpr,
+    TOP: tl.constexpr, TURNS: tl.constexpr, LOGS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     # Grid: (tokens,). Parts and index as keep_best left them; blocks ascend: the first of equals is lowest.
-    # LOGS: whether probabilities are asked for.
+    # TURNS: cells are blocks, not their parts. LOGS: whether probabilities are asked for.
     enter(PDL)
     token = tl.program_id(0).to(tl.int64)
     cell = tl.arange(0, CELLS_P)
-    real = cell < BLOCKS * KEEP
-    at = (token * BLOCKS + cell // KEEP) * (KEEP + 1) + cell % KEEP
-    scores = tl.load(part_ptr + at, mask=real, other=float("-inf"))
-    index = tl.load(index_ptr + token * BLOCKS * KEEP + cell, mask=real, other=0)
+    if TURNS:
+        first = token * BLOCKS + cell
+        scores = tl.load(part_ptr + first * (KEEP + 1), mask=cell < BLOCKS, other=float("-inf"))
+        index = tl.zeros((CELLS_P,), tl.int32)  # how many of each block are taken
+    else:
+        real = cell < BLOCKS * KEEP
+        at = (token * BLOCKS + cell // KEEP) * (KEEP + 1) + cell % KEEP
+        scores = tl.load(part_ptr + at, mask=real, other=float("-inf"))
+        index = tl.load(index_ptr + token * BLOCKS * KEEP + cell, mask=real, other=0)
 
     if LOGS:
         block = tl.arange(0, BLOCKS_P)
@@ -44,13 +74,14 @@ def _pick(
         log_total = peak + tl.log(tl.sum(sums * tl.exp(largest - peak), axis=0))
 
     for i in tl.static_range(TOP):
-        score, place = tl.max(scores, axis=0, return_indices=True)
-        found = tl.sum(tl.where(cell == place, index, 0), axis=0)
+        if TURNS:
+            score, found, scores, index = _best_block(scores, index, token, part_ptr, index_ptr, BLOCKS, KEEP)
+        else:
+            score, found, scores = _best_cell(scores, index, cell)
         tl.store(kept_ptr + token * kept_row + i, tl.load(ids_ptr + found))
         if LOGS:
             known = tl.where(score > LOWEST, score - log_total, float("-inf"))
             tl.store(logprob_ptr + token * TOP + i, known)
-        scores = tl.where(cell == place, float("-inf"), scores)
 
 
 def best_outputs(
@@ -85,9 +116,11 @@ def _choose(run: Product, ids: Tensor, kept: Tensor, logprobs: Tensor | None) ->
     parts = x.new_empty((tokens, blocks, keep + 1), dtype=torch.float32)
     index = x.new_empty((tokens, blocks, keep), dtype=torch.int32)
     launch(run, Sink(x, x, parts, index, keep))
-    cells, logs = power_of_two(blocks * keep), logprobs is not None
+    turns, logs = power_of_two(blocks * keep) > MOST_CELLS and keep > 1, logprobs is not None
+    cells = power_of_two(blocks if turns else blocks * keep)
     start(
         _pick, (tokens,), parts, index, ids, kept, parts if logprobs is None else logprobs, kept.stride(0),
-        BLOCKS=blocks, KEEP=keep, CELLS_P=cells, BLOCKS_P=power_of_two(blocks), TOP=top, LOGS=logs,
+        BLOCKS=blocks, KEEP=keep, CELLS_P=cells, BLOCKS_P=power_of_two(blocks), TOP=top,
+        TURNS=turns, LOGS=logs,
         num_warps=warps_for(cells if logs else cells // 2), **dependent(run.early),
     )  # fmt: skip

@@ -14,6 +14,12 @@ PLANS = [Plan("rows", 4, 32), Plan("tile", 16, 16), Plan("tile", 16, 64, swap=Tr
 plans = pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.kernel}{'-swap' * plan.swap}")
 
 
+@pytest.fixture(params=[1 << 14, 1], ids=["side by side", "in turns"], autouse=True)
+def cells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a program holds the best of all blocks at once."""
+    monkeypatch.setattr("kernels.linear_best.MOST_CELLS", request.param)
+
+
 def check(plan: Plan, tokens: int, n: int, k: int, top: int, device: str = "cpu") -> None:
     x, weight = random(tokens, k, device=device), random(n, k, device=device, seed=1)
     norm = random(k, device=device, seed=2)
