@@ -35,8 +35,9 @@ class Pass:
     dtype: torch.dtype = torch.bfloat16
     device: str = "cpu"
 
-    def build(self) -> tuple[Tensor, LayerKV, ForwardBatch]:
-        """Queries, a pool that holds no numbers but where keys and values are, and the pass."""
+    def build(self, rows: Tensor | None = None) -> tuple[Tensor, LayerKV, ForwardBatch]:
+        """Queries, a pool that holds no numbers but where keys and values are, and the pass. rows: of the
+        table, a permutation of 1 to the number of requests, that they use."""
         torch.manual_seed(len(self.lens))
         columns = -(-(max(self.lens) + self.width) // self.page)
         pages = len(self.lens) * columns
@@ -44,16 +45,17 @@ class Pass:
         table[1:] = (torch.randperm(pages) + 1).view(len(self.lens), columns).int()
         shape = ((pages + 1) * self.page, self.kv_heads, self.dim)
         pools = [torch.full(shape, float("nan")).to(self.dtype) for _ in "kv"]
-        for row, length in enumerate(self.lens, 1):
+        nothing, count = torch.zeros(0, dtype=torch.int64), len(self.lens)
+        rows = torch.arange(1, count + 1) if rows is None else rows
+        for row, length in zip(rows, self.lens, strict=True):
             position = torch.arange(length + self.width)
             slots = table[row, position // self.page].long() * self.page + position % self.page
             for pool in pools:
                 pool[slots] = torch.randn(len(slots), *shape[1:]).to(self.dtype)
         q = torch.randn(len(self.lens) * self.width, self.heads, self.dim).to(self.dtype)
-        nothing, count = torch.zeros(0, dtype=torch.int64), len(self.lens)
         batch = ForwardBatch(
             mode=Mode.VERIFY,
-            rows=torch.arange(1, count + 1).to(self.device),
+            rows=rows.to(self.device),
             input_ids=nothing,
             positions=nothing,
             slots=nothing,
@@ -76,7 +78,7 @@ def reference(q: Tensor, kv: LayerKV, batch: ForwardBatch, scale: float) -> Tens
     found = []
     for number, length in enumerate(batch.seq_lens.bound):
         position = torch.arange(length + batch.width, device=q.device)
-        pages = batch.page_table[number + 1, position // batch.page_size].long()
+        pages = batch.page_table[batch.rows[number], position // batch.page_size].long()
         slots = pages * batch.page_size + position % batch.page_size
         group = q.shape[1] // kv.k.shape[1]
         k, v = (side[slots].double().repeat_interleave(group, 1) for side in (kv.k, kv.v))
