@@ -123,7 +123,10 @@ def tiles_for(capability: int, element_size: int, dim: int) -> Tiles:
     if element_size == 4:
         return _PLAIN
     generation = HOPPER if capability >= HOPPER else 0
-    return _TABLE[generation, next((d for d in (64, 128) if dim <= d), 256)]
+    tiles = _TABLE[generation, next((d for d in (64, 128) if dim <= d), 256)]
+    return (
+        tiles if capability == HOPPER else replace(tiles, streamed=None)
+    )  # later ones lack its instructions
 
 
 def interpreted_tile(rows: int, dim: int, positions: int, heads: int, most_rows: int = 1 << 20) -> Tile:

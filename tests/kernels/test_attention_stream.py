@@ -223,6 +223,12 @@ def test_a_workspace_is_planned_for_streamed_splits_too(kv_heads: int, width: in
         assert count == 1 or plan.cells(requests, width, 4 * kv_heads, kv_heads, positions) >= needed
 
 
+@pytest.mark.parametrize("later", [10, 11, 12])
+def test_later_generations_do_not_stream(later: int) -> None:
+    """They have no instructions of Hopper's matrix units (wgmma)."""
+    assert tiles_for(later, 2, 128) == replace(tiles_for(HOPPER, 2, 128), streamed=None)
+
+
 def test_six_programs_fit_a_multiprocessor() -> None:
     """By shared memory: 5 KiB a program beside its blocks, one of them the driver's. Heads of 64 stream where
     a table says so, and none does."""

@@ -20,14 +20,13 @@ from kernels.attention_splits import Space
 from kernels.attention_tiles import Tile
 
 Edit = Callable[[str], str]
-KEYS = 64  # of a block
 
 
 @dataclass(frozen=True)
 class Cut:
     """How requests are split: parts at most, and least keys of one; how many blocks are in flight. seed: of
     the order of programs, and of rows of the table. steep: how many times farther apart scores lie;
-    low: all of them are far below zero."""
+    low: all of them are far below zero. keys: of a block."""
 
     splits: int = 1
     least: int = 1
@@ -35,6 +34,7 @@ class Cut:
     seed: int = 0
     steep: float = 1.0
     low: bool = False
+    keys: int = 64
 
     def order(self, ids: list[Ids]) -> list[Ids]:
         return random.Random(self.seed).sample(ids, len(ids))
@@ -42,8 +42,8 @@ class Cut:
     def used(self, reach: int) -> tuple[int, int]:
         """(parts of such a request, blocks of each)."""
         parts = max(1, min(reach // self.least, self.splits))
-        share = ceil(ceil(reach / parts) / KEYS)
-        return ceil(reach / KEYS / share), share
+        share = ceil(ceil(reach / parts) / self.keys)
+        return ceil(reach / self.keys / share), share
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Run:
         beside[:, : q.shape[1]] = q
         partial = self.room()
         made = module(StreamMachine(self.cut.order), lambda request: self.settled(batch, request), edit)
-        tile = Tile(16, KEYS, stages=self.cut.stages, dependent=True)
+        tile = Tile(16, self.cut.keys, stages=self.cut.stages, dependent=True)
         given = (beside[:, : q.shape[1]], kv, batch, self.case.scale, self.case.page, tile)
         out = made["attention_stream"](*given, partial if self.cut.splits > 1 else None)
         expected = reference(q, kv, batch, self.case.scale)
@@ -113,12 +113,12 @@ class Run:
             allowed |= set(slots_of(batch, request, pages * self.case.page))
             named |= set(int(batch.rows[request]) * batch.page_table.stride(0) + np.arange(pages))
             used, share = self.cut.used(reach)
-            ends = [min(length // KEYS, (part + 1) * share) - part * share for part in range(used)]
+            ends = [min(length // self.cut.keys, (part + 1) * share) - part * share for part in range(used)]
             early += sum(min(max(end, 0), self.cut.stages) for end in ends)
         for pool in operands[1:3]:
             assert (pool.copied[sorted(needed)] == 1).all(), "a key that is read twice, or never"
             assert not pool.copied[sorted(set(range(len(pool.copied))) - allowed)].any()
-            assert pool.early == early * KEYS * self.case.dim * self.case.kv_heads
+            assert pool.early == early * self.cut.keys * self.case.dim * self.case.kv_heads
         assert set(np.concatenate(operands[7].touched)) <= named
 
 
@@ -142,7 +142,15 @@ def some(seed: int) -> Run:
     splits, least = chance.choice((1, 2, 3, 5, 9, 32)), chance.choice((1, 1, 48, 64, 100, 2048))
     steep = chance.choice((1.0, 100.0))
     case = Pass(tuple(lens), width, group * kv_heads, kv_heads, *sizes)
-    cut = Cut(splits, least, chance.randint(1, 3), seed, steep, chance.random() < 0.3)
+    cut = Cut(
+        splits,
+        least,
+        chance.randint(1, 3),
+        seed,
+        steep,
+        chance.random() < 0.3,
+        chance.choice((64, 64, 64, 128)),
+    )
     return Run(case, cut)
 
 
