@@ -35,6 +35,7 @@ BASE = (
     "sampling.max_tokens=3",
 )
 LONG = ("cache.max_context=1024",)
+WIDE_HEADS = (*LONG, "model.heads=8", "model.kv_heads=8", "model.head_dim=128")  # whose passes are streamed
 
 
 def warm(llm: LLM) -> int:
@@ -73,7 +74,9 @@ def serve(llm: LLM, batches: Sequence[int]) -> None:
         (33, ("cache.max_context=120",)),
         (33, (*LONG, "cache.page_size=16", "scheduler.chunk_tokens=128")),
         (40, (*LONG, "model.heads=8", "model.kv_heads=8", "model.head_dim=64")),
-        (40, (*LONG, "model.heads=8", "model.kv_heads=8", "model.head_dim=128")),
+        (40, WIDE_HEADS),
+        (40, (*WIDE_HEADS, "model.heads=32", "spec=ngram", "step_costs=measure")),
+        (40, (*WIDE_HEADS, "spec=eagle3", "spec.load=dummy", "step_costs=measure")),
         (20, (*LONG, "model.heads=7", "model.kv_heads=1", "model.head_dim=128")),
         (12, (*LONG, "model.heads=16", "model.kv_heads=1")),
         (80, (*LONG, "model.heads=12", "model.kv_heads=4", "attention.kv_splits=4")),

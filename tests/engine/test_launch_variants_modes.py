@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="recorded by T
 RUNNING = 20
 BATCHES = (1, 2, 8, 15, RUNNING)
 HALVES = ("tbo=two_batch", "tbo.min_tokens=2")
+STREAMED = ("model.head_dim=128", "model.heads=8", "model.kv_heads=8")
 BUCKETS = "pcg.buckets=[64,256,1024]"
 
 
@@ -40,6 +41,8 @@ def start(llm: LLM, *, halved: bool) -> None:
         (*HALVES, "pcg=piecewise", BUCKETS),
         ("pcg=full",),
         ("graph=step",),
+        ("graph=step", *STREAMED),
+        (*HALVES, *STREAMED),
     ],
     ids=str,
 )
@@ -55,7 +58,9 @@ def test_serving_launches_nothing_new(
         start(llm, halved="tbo=two_batch" in mode)
         before = set(found)
         serve(llm, BATCHES)
-    assert "_attention_tile" in {name for name, _ in before}
+    names = {name for name, _ in before}
+    assert "_attention_tile" in names
+    assert ("_attention_stream" in names) is (STREAMED[0] in mode)
     assert found - before == set()
 
 
