@@ -2,7 +2,7 @@
 
 The grid follows from sizes that a captured graph knows: requests, width, heads, the row's whole context. How
 many of its splits a request uses follows from its length, on the device. The kernel is `attention_tile`, or
-`attention_stream` where the requests fill the device several times over.
+`attention_stream` where the requests leave little of the device idle (SplitPlan.streaming).
 Legend: B requests, W width, Hq query heads, D head size.
 """
 

@@ -75,6 +75,12 @@ def test_all_kernels_that_may_start_early_are_looked_at() -> None:
     assert expected | {"_norm_pair", "_rope_store", "_silu_mul"} <= set(FOUND)
 
 
+def test_streams_read_nothing_earlier_than_tiles_do() -> None:
+    """test_launch_distance follows what tiles read; the interpreter knows no streams, which launch in their
+    place. What streams copy early: test_attention_stream_text."""
+    assert EARLIER["_attention_stream"] <= EARLIER["_attention_tile"]
+
+
 @pytest.mark.parametrize("name", FOUND)
 def test_every_program_waits_before_it_touches_what_others_write(name: str) -> None:
     assert problems(FOUND[name]) == []
