@@ -19,17 +19,15 @@ import torch
 from direct_emulation import Lanes, Machine, Operand, Pointer, lanes
 from stream_memory import Barrier, Barriers, Pending, Shared
 
-SOURCES = [
-    Path(__file__).parents[2] / "kernels" / f"attention_{name}.py" for name in ("stream_merge", "stream")
-]
+KERNELS = Path(__file__).parents[2] / "kernels"
+SOURCES = [KERNELS / f"attention_{name}.py" for name in ("stream_merge", "stream")]
 Ids = tuple[int, int, int]  # of a program: KV head, request, split
 Order = Callable[[list[Ids]], list[Ids]]
 
 
 @dataclass
 class Memory(Operand):
-    """A tensor's own storage. shared: other programs or kernels write it, so that reads go past the first
-    cache."""
+    """A tensor's own storage. shared: others write it too, so that reads go past the first cache."""
 
     array: np.ndarray = field(default_factory=lambda: np.empty(0))
     shared: bool = False
