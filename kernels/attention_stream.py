@@ -230,6 +230,7 @@ def attention_stream(
 ) -> Tensor:  # fmt: skip
     """q [B * W, Hq, D], last axis contiguous -> [B * W, Hq, D], of a pass that `streams`. The KV of the new
     tokens must be in `kv`. `partial`: how requests are split, if they are, and where."""
+    assert (tile.warps, tile.keys % 64) == (4, 0), "layouts are those of one warp group and its 64 rows"
     heads, dim = q.shape[1], q.shape[2]
     slots, kv_heads = kv.k.shape[0], kv.k.shape[1]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
