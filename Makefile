@@ -24,7 +24,7 @@ sweep: $(VENV)/.ready-run
 	@$(BIN)/python tools/run_args.py sweep=smoke
 
 test: $(VENV)/.ready-test lint
-	$(BIN)/python -m pytest -q -n $(JOBS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 lint: $(VENV)/.ready-test
 	$(BIN)/ruff check .
