@@ -100,7 +100,7 @@ def test_test_runs_lint_format_types_and_pytest(make):
     assert ["check", "."] in calls
     assert ["format", "--check", "."] in calls
     assert [""] in calls, "mypy takes its files from pyproject.toml"
-    assert ["-m", "pytest", "-q", "-n", "3", "-x"] in calls
+    assert ["-m", "pytest", "-q", "-n", "3", "--dist", "worksteal", "-x"] in calls
 
 
 def test_pip_args_pass_through(make):
