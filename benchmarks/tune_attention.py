@@ -55,9 +55,9 @@ class Card:
 
 def decode_row(what: Pass, card: Card) -> tuple[tables.Row, list[tables.Row]]:
     """The table's choice, the best tile and number of splits, and SDPA; then every variant."""
-    bench = card.bench(what)
-    plan = card.plan(card.tiles(what.heads.dim))
-    chosen, ways = decode_ways(bench, plan, card.tiles(what.heads.dim), card.early)
+    bench, tiles = card.bench(what), card.tiles(what.heads.dim)
+    plan = card.plan(tiles)
+    chosen, ways = decode_ways(bench, plan, tiles, card.early)
     expected = bench.once(bench.library())
     times = {(way, plan): timed(bench, way.run(bench, plan), expected) for way in ways}
     for way, _ in sorted(times, key=lambda key: times[key])[:FINALISTS]:
