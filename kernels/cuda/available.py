@@ -1,0 +1,36 @@
+"""Whether kernels in CUDA C++ can be used in this process, and if not, why. Knows no kernel."""
+
+import functools
+
+import torch
+
+from kernels.cuda import driver, nvrtc
+
+_CAPABILITY = (9, 0)  # code for sm_90a runs nowhere else
+_FIRST = (12, 0)  # the first NVRTC that knows sm_90a
+
+
+def why_not() -> str:
+    """Empty where such kernels can be used on the current device, else a clause: "torch has no CUDA", ..."""
+    if not torch.version.cuda:
+        return "this build of torch is without CUDA"
+    if not torch.cuda.is_available():
+        return "torch finds no CUDA device"
+    return _why_not(torch.cuda.current_device())
+
+
+@functools.cache
+def _why_not(device: int) -> str:
+    capability = torch.cuda.get_device_capability(device)
+    if capability != _CAPABILITY:
+        return "the device has compute capability {}.{}, not 9.0".format(*capability)
+    if lacking := nvrtc.missing():
+        return f"NVRTC cannot be loaded ({lacking})"
+    version = nvrtc.compiler().version
+    if version < _FIRST:
+        return "NVRTC {}.{} is older than 12.0".format(*version)
+    try:
+        driver.library()
+    except (OSError, AttributeError) as error:
+        return f"the CUDA driver's library cannot be used ({error})"
+    return ""
