@@ -11,8 +11,8 @@ from itertools import zip_longest
 
 from engine.kernel_choices.plans import (
     BEST,
+    CUDA,
     DIRECT,
-    EVEN,
     LEAN_TOKENS,
     MOST_TOKENS,
     NORM_GATED,
@@ -40,11 +40,13 @@ class Card:
     lean: kernels run into each other there (dependent launch), and find a multiprocessor's memory divided as
     the one in front wanted it. Kernels that live off the cache and kernels of much shared memory then slow
     each other down, by 5 us a product on an H200: of few tokens a layer has the former only.
+    cuda: kernels in CUDA C++ can be used there.
     """
 
     processors: int
     shared: int
     lean: bool = False
+    cuda: bool = False
 
 
 # What won on an H200 comes first, by how often; then what is far from it.
@@ -90,8 +92,8 @@ def worth_measuring(place: Place, card: Card) -> bool:
 def _wide(place: Place, card: Card) -> list[Plan]:
     """Each with as many turns as one round of programs on the card takes, where it can have several."""
     tiles = WIDE_STARTS[0].programs(place.tokens, place.n)
-    turns = {WAVES: -(-tiles // card.processors), EVEN: 1}
-    plans = [replace(plan, turns=turns[plan.kernel]) for plan in WIDE_STARTS]
+    turns = {WAVES: -(-tiles // card.processors)}
+    plans = [replace(plan, turns=turns.get(plan.kernel, 1)) for plan in WIDE_STARTS]
     return [plan for plan in plans if fits(plan, place, card)]
 
 
@@ -135,6 +137,8 @@ def neighbours(plan: Plan, place: Place, card: Card) -> list[Plan]:
 def fits(plan: Plan, place: Place, card: Card) -> bool:
     """Whether a plan can compute the product, and is not absurd in registers, memory, padding, programs."""
     if place.problem(plan) or plan.warps not in (1, 2, 4, 8, 16):
+        return False
+    if plan.kernel in CUDA and not card.cuda:
         return False
     if _padded(plan, place.k) > MOST_PADDING * place.k:
         return False

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.kernel_candidates import Card, neighbours, starts
-from engine.kernel_choices.plans import BUCKETS, Place, Plan
+from engine.kernel_choices.plans import BUCKETS, CUDA, Place, Plan
 from engine.kernel_choices.table import Entry
 
 FINALISTS = 3
@@ -60,7 +60,7 @@ def best_entry(
             break
         done.update(around)
         _try([near for plan in around for near in neighbours(plan, place, card)], tried, watch)
-    return _final(_front(tried, FINALISTS), watch)
+    return _final(_finalists(tried), watch)
 
 
 def winners(found: Mapping[Place, Entry], place: Place) -> list[Plan]:
@@ -86,12 +86,33 @@ def _front(tried: dict[Plan, float], count: int) -> list[Plan]:
     return sorted(working, key=lambda plan: tried[plan])[:count]
 
 
+def _finalists(tried: dict[Plan, float]) -> list[Plan]:
+    """The fastest; of those that every machine can use the fastest in any case."""
+    anywhere = {plan: seconds for plan, seconds in tried.items() if plan.kernel not in CUDA}
+    return list(dict.fromkeys([*_front(tried, FINALISTS), *_front(anywhere, 1)]))
+
+
 def _final(plans: Sequence[Plan], watch: Stopwatch) -> Entry:
     """Paired: the gain is the median over the rounds of what both took in the same round."""
     library, *others = watch.fair([None, *plans])
+    gains = {
+        plan: statistics.median(a / b for a, b in zip(library, times, strict=True))
+        for plan, times in zip(plans, others, strict=True)
+    }
+    seconds = {plan: statistics.median(times) for plan, times in zip(plans, others, strict=True)}
     usual = statistics.median(library)
-    gains = [statistics.median(a / b for a, b in zip(library, times, strict=True)) for times in others]
-    if not gains or max(gains) < LEAST_GAIN:
-        return Entry(None, usual, usual)
-    first = gains.index(max(gains))
-    return Entry(plans[first], statistics.median(others[first]), usual)
+    first = _winner(plans, gains, seconds, usual)
+    if not first.in_cuda:
+        return first
+    rest = _winner([plan for plan in plans if plan.kernel not in CUDA], gains, seconds, usual)
+    return first if rest.plan is None else replace(first, instead=rest)
+
+
+def _winner(
+    plans: Sequence[Plan], gains: Mapping[Plan, float], seconds: Mapping[Plan, float], library: float
+) -> Entry:
+    """The plan that gains most over the library, or the library."""
+    best = max(plans, key=lambda plan: gains[plan], default=None)
+    if best is None or gains[best] < LEAST_GAIN:
+        return Entry(None, library, library)
+    return Entry(best, seconds[best], library)

@@ -39,6 +39,7 @@ from engine.kernel_choices.source import AUTO, Found, find, keep, read
 from engine.kernel_choices.table import ChoiceTable, Circumstances, Entry, as_document, name_of
 from engine.rules import compose_checked
 from engine.runs import write_json
+from kernels.cuda.available import why_not
 
 SHARED_KIB = {9: 227, 10: 227}  # that a block may have, by compute capability
 INSIDE = {LINEAR: NORM_LINEAR, NORM_LINEAR: NORM_GATED}  # stage -> one that asks for it when it has no plan
@@ -189,7 +190,7 @@ def _measured(given: argparse.Namespace, pool: ProcessPoolExecutor) -> list[tabl
     properties = torch.cuda.get_device_properties(0)
     shared = SHARED_KIB.get(properties.major, 99) << 10
     early = properties.major >= 9
-    card = Card(properties.multi_processor_count, shared, lean=early)
+    card = Card(properties.multi_processor_count, shared, lean=early, cuda=_can_use_cuda())
     uses = products_of(tables.preferring(given.overrides, "device=cuda", "attention=triton"))
     uses = {place: count for place, count in uses.items() if not given.stages or place.stage in given.stages}
     here = Circumstances.here(torch.cuda.get_device_name(0))
@@ -203,6 +204,13 @@ def _measured(given: argparse.Namespace, pool: ProcessPoolExecutor) -> list[tabl
         tables.Section("All products of a decode step", totals(found, uses)),
         tables.Section("Products", [row(place, entry) for place, entry in found.items()]),
     ]
+
+
+def _can_use_cuda() -> bool:
+    reason = why_not()
+    if reason:
+        tables.say(f"kernels in CUDA C++ are not tried: {reason}")
+    return not reason
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from engine.futures import FutureMap
 from engine.kernel_choices.plans import NO_CHOICES, Choices
 from engine.kernel_choices.source import AUTO, LIBRARY, Found, find
 from engine.kernel_choices.table import INTERPRETER, Circumstances
+from engine.kernel_choices.usable import usable
 from engine.kv_pool import KVPool
 from engine.metrics import EngineMetrics
 from engine.models.base import CausalLM, LoadedModel
@@ -38,6 +39,7 @@ from engine.scheduling.tape import Tape
 from engine.table import RequestTable, TableSize
 from engine.text.stream import TextStream
 from engine.upload import Uploader
+from kernels.cuda.available import why_not
 from speculative.base import SpecPlan, Speculator
 from speculative.width import WidthPolicy
 
@@ -126,11 +128,12 @@ def attention(
 
 
 def kernel_choices(setting: str, on: torch.device, attention_node: Node) -> Found:
-    """The table of kernels for products of few tokens that `kernels=setting` means on this device."""
+    """The table of kernels for products of few tokens that `kernels=setting` means on this device, as far as
+    its kernels can be used here."""
     if setting not in (AUTO, LIBRARY) and not backend_facts(attention_node, "attention").own_products:
         logger.warning("kernels=%s is not used: only attention=triton has kernels to choose from", setting)
     gpu = torch.cuda.get_device_name(on) if on.type == "cuda" else INTERPRETER
-    return find(setting, Circumstances.here(gpu))
+    return usable(find(setting, Circumstances.here(gpu)), why_not)
 
 
 def attention_for(

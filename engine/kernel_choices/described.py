@@ -24,5 +24,6 @@ def described(setting: str, device: DeviceFacts, own_products: bool) -> str:
     entries = found.table.entries.values()
     if not entries:
         return f"{LIBRARY}: {found.why}"
-    own = sum(entry.plan is not None for entry in entries)
-    return f"{found.why}: own kernels at {own} of {len(entries)} measured places, {LIBRARY} elsewhere"
+    own, cuda = sum(entry.plan is not None for entry in entries), sum(entry.in_cuda for entry in entries)
+    some = f" ({cuda} in CUDA C++, if the start of the engine finds that it can be used)" if cuda else ""
+    return f"{found.why}: own kernels at {own} of {len(entries)} measured places{some}, {LIBRARY} elsewhere"

@@ -11,10 +11,13 @@ from dataclasses import dataclass, replace
 
 from engine.kernel_choices.limits import excess
 
-ROWS, TILE, DIRECT, WAVES, EVEN = "rows", "tile", "direct", "waves", "even"
+ROWS, TILE, DIRECT, WAVES, EVEN, PAIR = "rows", "tile", "direct", "waves", "even", "pair"
 # Most tokens: those of the rows kernel have accumulators of their own, those of the others share a tile.
-MOST_TOKENS = {ROWS: 8, TILE: 64, DIRECT: 16, WAVES: 256, EVEN: 256}
-WIDE = (WAVES, EVEN)  # for gated products alone, and more tokens than the others take
+MOST_TOKENS = {ROWS: 8, TILE: 64, DIRECT: 16, WAVES: 256, EVEN: 256, PAIR: 256}
+LEAST_TOKENS = {PAIR: 129}  # of the others: 1
+WIDE = (WAVES, EVEN, PAIR)  # for gated products alone, and more tokens than the others take
+CUDA = (PAIR,)  # in CUDA C++, which not every machine can use
+PAIR_SIZES = {"block_n": 256, "block_k": 64, "warps": 8, "turns": 1}  # the only ones
 WIDE_SIDE = 128  # tokens of a tile of these; there may be several
 LEAN_TOKENS = 5  # up to which a pass gains by products that leave shared memory alone: 8 come out even
 HELD_INPUTS = 64  # most registers of a thread in which the direct kernel keeps x from block to block
@@ -32,8 +35,9 @@ class Plan:
 
     kernel: "rows" multiplies and adds whole rows of W, T <= 8; "tile" uses matrix units, T <= 64; "direct"
     too, T <= 16, on 16-bit weights that go from memory into registers, without split and without the norm.
-    "waves" and "even" compute gated products alone, T <= 256, on 16-bit weights: programs of "waves" take
-    `turns` whole tiles one after another, those of "even" a tile, half and a quarter of one each.
+    "waves", "even" and "pair" compute gated products alone, T <= 256, on 16-bit weights: programs of "waves"
+    take `turns` whole tiles one after another, those of "even" a tile, half and a quarter of one each; those
+    of "pair", as large a share, in twos that have 128 tokens each (T > 128) and read W for each other.
     block_n, block_k: rows and columns of W at a time, powers of two. stages: how many of these are in flight
     (all but "rows"). turns: blocks of rows that a program computes one after another ("direct", "waves").
     split: parts of K that are summed by a second kernel, in order. swap: the tile's rows are W's, not x's.
@@ -78,7 +82,7 @@ class Plan:
         return -(-tiles // self.turns)
 
     def shared_bytes(self, tokens: int, size: int) -> int:
-        """Shared memory of a program ("tile", "waves", "even"): operands in flight, of the last two a tile of
+        """Shared memory of a program ("tile", and WIDE ones): operands in flight, of the latter a tile of
         results too. size: bytes of a weight."""
         results = self.block_n // 2 * self.side(tokens) if self.kernel in WIDE else 0
         return (self.stages * (self.block_n + self.side(tokens)) * self.block_k + results) * size
@@ -93,8 +97,9 @@ class Plan:
         most = MOST_TOKENS.get(self.kernel)
         if most is None:
             return f"kernel {self.kernel!r} is none of {', '.join(MOST_TOKENS)}"
-        if not 1 <= tokens <= most:
-            return f"kernel {self.kernel} takes 1 to {most} tokens, not {tokens}"
+        least = LEAST_TOKENS.get(self.kernel, 1)
+        if not least <= tokens <= most:
+            return f"kernel {self.kernel} takes {least} to {most} tokens, not {tokens}"
         return self._size_problem(n, k)
 
     def _size_problem(self, n: int, k: int) -> str:
@@ -136,8 +141,18 @@ class Plan:
             return f"kernel {self.kernel} takes 64 rows and 16 columns at least"
         if self.turns < 1 or (self.kernel == EVEN and self.turns > 1):
             return f"kernel {self.kernel} cannot take turns={self.turns}"
+        if self.kernel == PAIR and (problem := self._pair_problem()):
+            return problem
         more = {"split": self.split > 1, "swap": self.swap, "norm": self.norm}
         return next((f"kernel {self.kernel} knows no {name}" for name, asked in more.items() if asked), "")
+
+    def _pair_problem(self) -> str:
+        other = next((name for name, size in PAIR_SIZES.items() if getattr(self, name) != size), None)
+        if other is not None:
+            return f"kernel {PAIR} takes {other}={PAIR_SIZES[other]} alone, not {getattr(self, other)}"
+        if self.stages < 2:  # one is read until the next has begun
+            return f"kernel {PAIR} has 2 stages at least, not {self.stages}"
+        return ""
 
 
 def bucket_of(tokens: int) -> int | None:

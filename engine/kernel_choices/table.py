@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from engine.kernel_choices.plans import DIRECT, STAGES, Choices, Place, Plan
+from engine.kernel_choices.plans import CUDA, DIRECT, STAGES, Choices, Place, Plan
 
 VERSION = 1
 ADDED = {"turns": 1}  # fields of a plan that older tables do not have
 INTERPRETER = "Triton's interpreter"  # the name of the device where there is no GPU
+COMPILED = (DIRECT, *CUDA)  # kernels that have no interpreter
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,23 @@ class Circumstances:
 class Entry:
     """What was found for one place. plan None: separate operations and the library's product were fastest.
 
-    seconds: of the plan, or of the library where that won; library: of the latter.
+    seconds: of the plan, or of the library where that won; library: of the latter. instead: what was best of
+    the rest, where the plan's kernel is one that not every machine can use (plans.CUDA); None: the library.
     """
 
     plan: Plan | None
     seconds: float
     library: float
+    instead: Entry | None = None
+
+    @property
+    def in_cuda(self) -> bool:
+        """Whether the plan's kernel is written in CUDA C++."""
+        return self.plan is not None and self.plan.kernel in CUDA
+
+    def without_cuda(self) -> Entry:
+        """The entry for a machine that cannot use such kernels."""
+        return (self.instead or Entry(None, self.library, self.library)) if self.in_cuda else self
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,11 @@ class ChoiceTable:
         """These entries, and those of `other` for places that these lack."""
         return ChoiceTable(self.measured_on, {**other.entries, **self.entries})
 
+    def without_cuda(self) -> ChoiceTable:
+        """For machines that cannot use kernels in CUDA C++."""
+        others = {place: entry.without_cuda() for place, entry in self.entries.items()}
+        return ChoiceTable(self.measured_on, others)
+
 
 def as_document(table: ChoiceTable) -> dict[str, Any]:
     """Plain data for a JSON file; microseconds, since people read it."""
@@ -68,15 +85,20 @@ def as_document(table: ChoiceTable) -> dict[str, Any]:
         "version": VERSION,
         **dataclasses.asdict(table.measured_on),
         "entries": [
-            {
-                **dataclasses.asdict(place),
-                "plan": None if entry.plan is None else dataclasses.asdict(entry.plan),
-                "us": round(1e6 * entry.seconds, 3),
-                "library_us": round(1e6 * entry.library, 3),
-            }
+            {**dataclasses.asdict(place), **_as_row(entry)}
             for place, entry in sorted(table.entries.items(), key=lambda pair: _order(pair[0]))
         ],
     }
+
+
+def _as_row(entry: Entry) -> dict[str, Any]:
+    """Without the field `instead` where there is nothing in it."""
+    row = {
+        "plan": None if entry.plan is None else dataclasses.asdict(entry.plan),
+        "us": round(1e6 * entry.seconds, 3),
+        "library_us": round(1e6 * entry.library, 3),
+    }
+    return row if entry.instead is None else {**row, "instead": _as_row(entry.instead)}
 
 
 def from_document(document: Any) -> ChoiceTable:
@@ -88,9 +110,16 @@ def from_document(document: Any) -> ChoiceTable:
         entries = dict(_entry(row) for row in document["entries"])
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError("it is not a table of kernel choices") from error
-    if where.gpu == INTERPRETER and any(e.plan and e.plan.kernel == DIRECT for e in entries.values()):
-        raise ValueError(f"it holds a plan of kernel {DIRECT}, which cannot be interpreted")
+    if where.gpu == INTERPRETER:
+        _check_interpretable(entries.values())
     return ChoiceTable(where, entries)
+
+
+def _check_interpretable(entries: Iterable[Entry]) -> None:
+    kernels = {entry.plan.kernel for entry in entries if entry.plan is not None}
+    compiled = next((kernel for kernel in COMPILED if kernel in kernels), None)
+    if compiled is not None:
+        raise ValueError(f"it holds a plan of kernel {compiled}, which cannot be interpreted")
 
 
 def _entry(row: Mapping[str, Any]) -> tuple[Place, Entry]:
@@ -99,11 +128,20 @@ def _entry(row: Mapping[str, Any]) -> tuple[Place, Entry]:
     )
     if place.stage not in STAGES:
         raise ValueError(f"it holds a stage {place.stage!r}, which is none of {', '.join(STAGES)}")
+    return place, _found(place, row)
+
+
+def _found(place: Place, row: Mapping[str, Any]) -> Entry:
     plan = None if row["plan"] is None else _plan(row["plan"])
     problem = place.problem(plan) if plan is not None else ""
     if problem:
         raise ValueError(f"its plan for {name_of(place)} cannot work: {problem}")
-    return place, Entry(plan, float(row["us"]) / 1e6, float(row["library_us"]) / 1e6)
+    seconds, library = float(row["us"]) / 1e6, float(row["library_us"]) / 1e6
+    rest = row.get("instead")
+    entry = Entry(plan, seconds, library, None if rest is None else _found(place, rest))
+    if entry.instead is not None and (not entry.in_cuda or entry.instead.in_cuda):
+        raise ValueError(f"for {name_of(place)} it holds a plan and another, one of kernel {CUDA[0]} or both")
+    return entry
 
 
 def _plan(values: Mapping[str, Any]) -> Plan:

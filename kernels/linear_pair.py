@@ -1,0 +1,60 @@
+"""Gated products of 129 to 256 tokens by kernels/cuda/pair.cu, in which two processors read W for each other.
+
+Makes the maps that the kernel reads by, and launches it plainly. Knows no layer.
+Legend: T tokens, F outputs of the gate and of up each, K inputs.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from engine.kernel_choices.plans import WIDE_SIDE, Plan
+from kernels.cuda.compile import Source
+from kernels.cuda.driver import TensorMap, tensor_map
+from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.wgmma import mma
+
+_THREADS = 384  # a warp of which one thread fetches, three that idle beside it, and eight that multiply
+_ALIGNED = 1024  # bytes that stages begin at multiples of
+_FETCHED = 256  # bytes that the second-level cache fetches at once
+
+
+def pair(plan: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """out [T, F] = silu(x gate^T) * (x up^T), weight [2F, K] being gate and then up, bias [2F] added to both.
+
+    16-bit values, T 129 to 256; rows of x, which may lie apart, and weight begin at multiples of 16 bytes,
+    all else is contiguous. With x on the meta device the kernel is compiled and loaded, and not run.
+    """
+    kernel = _kernel(plan, x.dtype, bias is not None)
+    if x.is_meta:
+        kernel.prepare()
+        return
+    (tokens, inputs), (first, second) = x.shape, _passes(plan)
+    maps = (
+        _map(matrix, rows, plan.block_k)
+        for matrix, rows in ((x, WIDE_SIDE), (weight, first), (weight, second))
+    )
+    given = (weight if bias is None else bias, out, tokens, out.shape[1], plan.steps(inputs))
+    kernel(plan.programs(tokens, weight.shape[0]), [*maps, *given])
+
+
+@cache
+def _kernel(plan: Plan, dtype: torch.dtype, bias: bool) -> CudaKernel:
+    bfloat, (first, second) = dtype == torch.bfloat16, _passes(plan)
+    sizes = {"FIRST": first, "SECOND": second, "STAGES": plan.stages}
+    defines = {"BF": int(bfloat), "BIAS": int(bias), **sizes}
+    source = Source("pair.cu", defines, mma((2 * first, 2 * second), bfloat))
+    return CudaKernel(source, "pair", _THREADS, _ALIGNED + plan.shared_bytes(WIDE_SIDE, dtype.itemsize))
+
+
+def _passes(plan: Plan) -> tuple[int, int]:
+    """Lines of the gate in the two passes of a share."""
+    return plan.block_n // 2, plan.block_n * 3 // 8
+
+
+def _map(matrix: Tensor, rows: int, columns: int) -> TensorMap:
+    (height, width), stride = matrix.shape, matrix.stride(0) * matrix.element_size()
+    return tensor_map(matrix, (width, height), (stride,), (columns, rows), _FETCHED)
