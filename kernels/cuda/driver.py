@@ -17,6 +17,7 @@ _USED = (
     "cuGetErrorString",
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
+    "cuDeviceGet",
     "cuDevicePrimaryCtxRetain",
     "cuModuleLoadData",
     "cuModuleGetFunction",
@@ -80,7 +81,8 @@ def _enter_context() -> None:
     context = ctypes.c_void_p()
     _call("cuCtxGetCurrent", ctypes.byref(context))
     if not context:
-        device = ctypes.c_int(torch.cuda.current_device())
+        device = ctypes.c_int()
+        _call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(torch.cuda.current_device()))
         _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         _call("cuCtxSetCurrent", context)
 

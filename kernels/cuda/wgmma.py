@@ -1,4 +1,4 @@
-"""Writes the CUDA C++ of a warpgroup's matrix products, an overload of `mma` for each width. Knows no kernel."""
+"""Writes the CUDA C++ of a warpgroup's matrix products: an overload of `mma` for each width."""
 
 from collections.abc import Iterable
 
