@@ -7,6 +7,15 @@ typedef unsigned long long u64;
 struct alignas(64) Map { char bytes[128]; };  // a tensor map, passed as `const __grid_constant__ Map`
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+__device__ __forceinline__ void shared_store(u32 to, u32 v) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
+}
+__device__ __forceinline__ uint4 shared_load16(u32 from) {  // a multiple of 16
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+  return v;
+}
 
 // Barriers: addresses in shared memory of 8 bytes each.
 __device__ __forceinline__ void barrier_init(u32 bar, u32 arrivals) {
@@ -86,6 +95,13 @@ template <int COUNT> __device__ __forceinline__ void registers_down() {
 }
 template <int COUNT> __device__ __forceinline__ void registers_up() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+// As Triton divides: off by two units in the last place at most, for all values.
+__device__ __forceinline__ float quotient(float a, float b) {
+  float q;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(q) : "f"(a), "f"(b));
+  return q;
 }
 
 // 16-bit values. `packed` has its first argument in the low half.

@@ -60,9 +60,7 @@ __device__ __forceinline__ void multiply(float (&sums)[LINES], Ring& ring, u32 s
 // Rounded where separate kernels store values: gate, up, silu(gate), and the product when it is packed.
 __device__ __forceinline__ float gated(float gate, float up) {
   gate = rounded(gate);
-  float silu;
-  asm("div.full.f32 %0, %1, %2;" : "=f"(silu) : "f"(gate), "f"(1.0f + __expf(-gate)));
-  return rounded(silu) * rounded(up);
+  return rounded(quotient(gate, 1.0f + __expf(-gate))) * rounded(up);
 }
 
 // Where 8 lines of a token are in a warp's 16 rows of shared memory: neighbours in different banks.
@@ -89,8 +87,7 @@ __device__ __forceinline__ void finish(float (&sums)[LINES], u32 room, const u16
       const u32 n = 4 * eight + 2 * i;
       const float left = gated(sums[n] + more[0], sums[n + up] + more[2]);
       const float right = gated(sums[n + 1] + more[1], sums[n + 1 + up] + more[3]);
-      const u32 to = room + place<LINES>(lane / 4 + 8 * i, eight) + lane % 4 * 4;
-      asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(packed(left, right)) : "memory");
+      shared_store(room + place<LINES>(lane / 4 + 8 * i, eight) + lane % 4 * 4, packed(left, right));
     }
   }
 }
@@ -101,9 +98,7 @@ __device__ __forceinline__ void store(u16* out, u32 room, u32 token, const Share
   constexpr u32 EIGHTS = LINES / 8;
   for (u32 n = threadIdx.x & 31; n < 16 * EIGHTS; n += 32) {
     const u32 row = n / EIGHTS, eight = n % EIGHTS, line = share.first + eight * 8;
-    uint4 v;
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(room + place<LINES>(row, eight)) : "memory");
+    const uint4 v = shared_load16(room + place<LINES>(row, eight));
     if (token + row < share.tokens && line < share.lines) *(uint4*)(out + (u64)(token + row) * share.lines + line) = v;
   }
 }
