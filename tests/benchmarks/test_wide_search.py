@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,6 +13,7 @@ from engine.kernel_choices.plans import BEST, LINEAR, NORM_GATED, NORM_LINEAR, P
 from engine.kernel_choices.table import Entry
 
 H200 = Card(132, 227 << 10)
+CUDA_H200 = replace(H200, cuda=True)
 GATED = Place(NORM_GATED, "bfloat16", 96, 28672, 4096)
 OTHERS = [(NORM_LINEAR, 6144, 4096), (LINEAR, 4096, 14336), (LINEAR, 128256, 4096), (BEST, 32000, 4096)]
 
@@ -63,6 +64,64 @@ def test_what_won_for_many_tokens_is_not_tried_for_few() -> None:
     found = {replace(place, tokens=tokens): Entry(plan, 1.0, 2.0) for tokens, plan in won.items()}
     assert set(winners(found, place)) == {tile, waves}
     assert starts(place, H200, winners(found, place), 8) == [tile, replace(tile, norm=True)]
+
+
+@pytest.mark.parametrize("tokens", [96, 128, 192, 256])
+def test_pairs_are_tried_where_they_can_be_used(tokens: int) -> None:
+    """Of at least 129 tokens, and on a machine that has kernels in CUDA C++."""
+    place = replace(GATED, tokens=tokens)
+    pairs = [plan for plan in starts(place, CUDA_H200) if plan.kernel == "pair"]
+    assert [plan.stages for plan in pairs] == ([4, 3] if tokens > 128 else [])
+    assert [plan for plan in starts(place, CUDA_H200) if plan not in pairs] == starts(place, H200)
+    for plan in pairs:
+        assert not place.problem(plan)
+        assert neighbours(plan, place, CUDA_H200) == []
+        assert plan.programs(tokens, place.n) <= CUDA_H200.processors
+        assert not fits(plan, place, H200)
+
+
+def timed(seconds: Callable[[Plan | None], float]) -> Stopwatch:
+    return Stopwatch(
+        lambda plans: [seconds(plan) for plan in plans],
+        lambda plans: [[seconds(plan)] * 3 for plan in plans],
+    )
+
+
+@pytest.mark.parametrize("finalists", [3, 1])
+def test_a_pair_that_wins_has_the_next_best_beside_it(
+    finalists: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where that is not among the fastest: other machines need it."""
+    monkeypatch.setattr("benchmarks.kernel_search.FINALISTS", finalists)
+
+    def seconds(plan: Plan | None) -> float:
+        return (
+            2.0 if plan is None else {"pair": 1.0, "even": 1.2, "waves": 1.3}[plan.kernel] + plan.stages / 99
+        )
+
+    pair, even = (Plan(kernel, 256, 64, 8, 3, gate=True) for kernel in ("pair", "even"))
+    entry = best_entry(replace(GATED, tokens=256), CUDA_H200, timed(seconds))
+    assert entry == Entry(pair, seconds(pair), 2.0, Entry(even, seconds(even), 2.0))
+    assert entry.without_cuda() == entry.instead
+
+
+def test_a_pair_that_wins_alone_has_the_library_beside_it() -> None:
+    def seconds(plan: Plan | None) -> float:
+        return 1.1 if plan is None else 1.0 if plan.kernel == "pair" else 1.2
+
+    entry = best_entry(replace(GATED, tokens=192), CUDA_H200, timed(seconds))
+    assert entry == Entry(Plan("pair", 256, 64, 8, 4, gate=True), 1.0, 1.1)
+    assert entry.without_cuda() == Entry(None, 1.1, 1.1)
+
+
+def test_a_pair_that_does_not_win_is_not_kept() -> None:
+    def seconds(plan: Plan | None) -> float:
+        return 1.5 if plan is None else 1.2 if plan.kernel == "pair" else 1.1
+
+    entry = best_entry(replace(GATED, tokens=256), CUDA_H200, timed(seconds))
+    assert entry.plan is not None
+    assert (entry.plan.kernel, entry.instead) == ("waves", None)
+    assert entry.without_cuda() is entry
 
 
 @pytest.mark.parametrize(("library", "chosen"), [(1.5, "even"), (1.005, None)])

@@ -1,0 +1,193 @@
+"""The launcher of paired gated products: what a kernel is made of, what it is launched with, and what comes
+out of the compiler, without a GPU. How the kernel's text computes is in test_linear_pair_text.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from cuda_code import instructions, usage
+from linear_cases import CPU, EPS, operands
+
+from backends.torch_ops import TorchOps
+from backends.triton_ops import TritonOps
+from backends.triton_products import Products
+from engine.errors import UserError
+from engine.kernel_choices.limits import MOST_SHARED
+from engine.kernel_choices.plans import NORM_GATED, Choices, Place, Plan
+from engine.models.linear import DenseLinear
+from kernels import linear_pair
+from kernels.cuda.compile import Source, build
+from kernels.cuda.nvrtc import CudaCompileError
+from kernels.linear import product
+
+PAIR = Plan("pair", 256, 64, 8, 4, gate=True)
+FP16, BF16 = torch.float16, torch.bfloat16
+VARIANTS = [(BF16, False, 4), (BF16, True, 4), (FP16, False, 4), (FP16, True, 4), (BF16, False, 2)]
+STATIC = 64 + 1024  # bytes: barriers, and what the driver keeps of each block
+
+
+@pytest.mark.parametrize(("dtype", "bias", "stages"), VARIANTS, ids=str)
+def test_it_compiles_for_hopper(dtype: torch.dtype, bias: bool, stages: int, tmp_path: Path) -> None:
+    """Nothing is spilled, sums stay where they are while they grow, and a block has the memory."""
+    kernel = linear_pair._kernel(Plan("pair", 256, 64, 8, stages, gate=True), dtype, bias)
+    made = build(kernel.source)
+    assert made.log == ""
+    (used,) = usage(made.cubin, tmp_path).values()
+    assert used["STACK"] == 0
+    assert used["REG"] <= 65536 // 384
+    assert used["SHARED"] <= STATIC
+    assert kernel.shared_bytes + 64 <= MOST_SHARED
+    found, kind = instructions(made.cubin, tmp_path), ".BF16" if dtype == BF16 else ""
+    assert found[f"HGMMA.64x256x16.F32{kind}"] >= 4
+    assert found[f"HGMMA.64x192x16.F32{kind}"] >= 4
+    assert found["UTMALDG.2D.MULTICAST"] >= 2  # W, for both
+    assert found["UTMALDG.2D"] >= 2
+    assert not [name for name in found if name.startswith(("LDL", "STL"))]
+
+
+def test_blocks_that_ask_for_as_many_registers_as_there_are() -> None:
+    """40 for each thread of the warps that fetch, 232 for those that multiply."""
+    text = Source("pair.cu", {}).text()
+    assert "registers_down<40>()" in text
+    assert "registers_up<232>()" in text
+    assert 128 * 40 + 256 * 232 <= 65536
+
+
+@dataclass
+class Launched:
+    """A kernel that is neither compiled nor run."""
+
+    prepared: int = 0
+    launches: list[tuple[int, Sequence[Any]]] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        self.prepared += 1
+
+    def __call__(self, grid: int, args: Sequence[Any]) -> None:
+        self.launches.append((grid, args))
+
+
+@dataclass
+class Fake:
+    """kernels: by (dtype, bias, stages)."""
+
+    kernels: dict[tuple[torch.dtype, bool, int], Launched] = field(default_factory=dict)
+
+    def kernel(self, plan: Plan, dtype: torch.dtype, bias: bool) -> Launched:
+        return self.kernels.setdefault((dtype, bias, plan.stages), Launched())
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """The driver is asked for nothing; a map says what it was asked for."""
+    found = Fake()
+
+    def tensor_map(tensor: torch.Tensor, *rest: Any) -> Any:
+        return SimpleNamespace(at=tensor.data_ptr(), asked=rest)
+
+    monkeypatch.setattr(linear_pair, "_kernel", found.kernel)
+    monkeypatch.setattr(linear_pair, "tensor_map", tensor_map)
+    return found
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+@pytest.mark.parametrize(
+    ("tokens", "n", "k", "grid", "steps"),
+    [(256, 28672, 4096, 128, 64), (129, 2000, 520, 10, 9), (200, 3072, 576, 14, 9), (130, 448, 64, 2, 1),
+     (130, 464, 72, 4, 2)],
+)  # fmt: skip
+def test_what_a_launch_is_given(
+    fake: Fake, tokens: int, n: int, k: int, grid: int, steps: int, bias: bool
+) -> None:
+    """Two blocks for every 224 lines; boxes of 64 columns: 128 tokens, and both passes' lines of W."""
+    given = operands(tokens, n, k, dtype=BF16)
+    y, stream = product(PAIR, given.x, given.w, given.bias if bias else None)
+    assert (y.shape, y.dtype) == ((tokens, n // 2), BF16)
+    assert stream is given.x
+    ((launched, args),) = fake.kernels[BF16, bias, 4].launches
+    assert launched == grid == -(-n // 2 // 224) * 2
+    x, first, second, added, out, *numbers = args
+    assert (x.at, x.asked) == (given.x.data_ptr(), ((k, tokens), (2 * (k + 16),), (64, 128), 256))
+    assert (first.at, first.asked) == (given.w.data_ptr(), ((k, n), (2 * k,), (64, 128), 256))
+    assert (second.at, second.asked) == (given.w.data_ptr(), ((k, n), (2 * k,), (64, 96), 256))
+    assert added is (given.bias if bias else given.w)
+    assert out.data_ptr() == y.data_ptr()
+    assert numbers == [tokens, n // 2, steps]
+
+
+def test_kernels_are_made_once_for_each_variant() -> None:
+    made = {
+        (dtype, bias, stages): linear_pair._kernel(Plan("pair", 256, 64, 8, stages, gate=True), dtype, bias)
+        for dtype, bias, stages in VARIANTS
+    }
+    assert len({id(kernel) for kernel in made.values()}) == len(VARIANTS)
+    assert len({kernel.source.text() for kernel in made.values()}) == len(VARIANTS)
+    for (dtype, bias, stages), kernel in made.items():
+        again = linear_pair._kernel(Plan("pair", 256, 64, 8, stages, gate=True), dtype, bias)
+        assert again is kernel
+        defines = {"BF": int(dtype == BF16), "BIAS": int(bias), "FIRST": 128, "SECOND": 96, "STAGES": stages}
+        assert kernel.source.defines == defines
+        assert (kernel.name, kernel.threads) == ("pair", 384)
+        assert kernel.shared_bytes == 1024 + stages * (128 + 256) * 128 + 128 * 128 * 2
+
+
+def test_on_the_meta_device_it_is_loaded_and_not_run(fake: Fake) -> None:
+    """Whatever the weight: a real one in the engine, none in the command that measures."""
+    for device in ("cpu", "meta"):
+        x, w = (
+            torch.empty(192, 72, dtype=FP16, device="meta"),
+            torch.zeros(464, 72, dtype=FP16, device=device),
+        )
+        y, _ = product(PAIR, x, w)
+        assert (y.is_meta, y.shape) == (True, (192, 232))
+    (kernel,) = fake.kernels.values()
+    assert (kernel.prepared, kernel.launches) == (2, [])
+
+
+def planned() -> Choices:
+    return Choices({Place(NORM_GATED, "float16", tokens, 464, 72): PAIR for tokens in (192, 256)})
+
+
+@CPU
+def test_a_stage_normalises_and_then_launches_it(fake: Fake) -> None:
+    """By the plan of its number of tokens; others are separate operations."""
+    given, ops = operands(300, 464, 72, dtype=FP16), TritonOps(planned())
+    linear = DenseLinear(given.w)
+    for tokens in (128, 129, 192, 193, 256, 257):
+        x, residual = given.x[:tokens].contiguous(), given.residual[:tokens].clone()
+        y, stream = ops.norm_gated(x, residual, given.norm, EPS, linear)
+        _, total = TorchOps().norm_gated(
+            given.x[:tokens].clone(), given.residual[:tokens].clone(), given.norm, EPS, linear
+        )
+        assert y.shape == (tokens, 232)
+        torch.testing.assert_close(stream, total, rtol=0, atol=0)
+    counts = [args[5] for _, args in fake.kernels[FP16, False, 4].launches]
+    assert counts == [129, 192, 193, 256]
+
+
+def test_it_is_loaded_when_its_product_is_first_met(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a pass of few tokens, which has no plan: with a bias where the product has one."""
+    monkeypatch.setattr("backends.triton_products.INTERPRETED", False)
+    given = operands(3, 464, 72, dtype=FP16)
+    for bias in (None, given.bias):
+        products = Products(planned(), early=False)
+        for _ in range(2):
+            assert products.site(NORM_GATED, given.x, DenseLinear(given.w, bias)) is None
+        assert fake.kernels[FP16, bias is not None, 4].prepared == 2  # for 192 tokens and for 256
+
+
+def test_what_does_not_compile_is_refused_by_a_sentence(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Launched) -> None:
+        raise CudaCompileError("NVRTC refused pair.cu for sm_90a (error 6):\npair.cu(3): error: no")
+
+    monkeypatch.setattr(Launched, "prepare", refuse)
+    monkeypatch.setattr("backends.triton_products.INTERPRETED", False)
+    given, products = operands(3, 464, 72, dtype=FP16), Products(planned(), early=False)
+    with pytest.raises(UserError, match=r"norm_gated float16, 192 tokens, 464 x 72, .*NVRTC refused pair.cu"):
+        products.site(NORM_GATED, given.x, DenseLinear(given.w))
