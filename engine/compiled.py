@@ -10,17 +10,20 @@ from typing import Any
 
 
 class CompileCount:
-    """A hook for Triton: it is called after each kernel variant that was compiled, or loaded from the cache
-    on disk. A serving engine should have met all of them while it started."""
+    """Of each kernel variant that was compiled, or loaded from the cache on disk; a serving engine should have
+    met all of them while it started. Triton calls a hook after each, and kernels in CUDA C++ call `add`."""
 
     def __init__(self) -> None:
         self.total = 0
+
+    def add(self) -> None:
+        self.total += 1
 
     def before(self, other: Callable[..., Any] | None) -> Callable[..., Any]:
         """The hook that counts and then calls `other`."""
 
         def hook(**event: Any) -> Any:
-            self.total += 1
+            self.add()
             return None if other is None else other(**event)
 
         return hook

@@ -34,7 +34,7 @@ class CudaKernel:
         with self._lock:
             if device not in self._functions:
                 self._functions[device] = load(compiled(self.source), self.name, self.shared_bytes)
-                COMPILED.total += 1
+                COMPILED.add()
             return self._functions[device]
 
     def __call__(self, grid: int, args: Sequence[Arg]) -> None:

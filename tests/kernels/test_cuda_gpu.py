@@ -1,4 +1,4 @@
-"""The functions that CUDA sources share, on the device: loads by map, products, values, launches in graphs."""
+"""The functions that CUDA sources share, on the device: loads by map, products, values; and launches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def mapped(x: Tensor, *box: int) -> TensorMap:
 
 def behind(x: Tensor, row: int) -> Tensor:
     """16 rows of the second last dimension from `row` on, with zeros behind its end."""
-    return torch.nn.functional.pad(x[..., row : row + 16, :], (0, 0, 0, max(0, row + 16 - x.shape[-2])))
+    there = x[..., row : row + 16, :]
+    return torch.nn.functional.pad(there, (0, 0, 0, 16 - there.shape[-2]))
 
 
 @TYPES

@@ -93,11 +93,17 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     found = nvrtc._found.cache_clear
     found()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    for name in [name for name in sys.modules if name.split(".")[0] == "nvidia"]:
+    for name in _wheels_met():
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(torch.version, "cuda", None)
     yield tmp_path
+    for name in _wheels_met():
+        del sys.modules[name]
     found()
+
+
+def _wheels_met() -> list[str]:
+    return [name for name in sys.modules if name.split(".")[0] == "nvidia"]
 
 
 @pytest.fixture

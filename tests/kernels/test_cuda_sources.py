@@ -1,0 +1,55 @@
+"""Each CUDA source of the package, compiled for Hopper as its launcher asks for it, without a GPU: nothing
+spilled, nothing said, on the units that it is written for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from cuda_code import instructions, usage
+
+from engine.kernel_choices.limits import MOST_SHARED
+from engine.kernel_choices.plans import PAIR, Plan
+from kernels import cuda, linear_pair
+from kernels.cuda.compile import build
+from kernels.cuda.kernel import CudaKernel
+
+KINDS = {torch.bfloat16: ".BF16", torch.float16: ""}
+MOST_REGISTERS = 65536
+SHIFTS = (
+    "USETMAXREG.DEALLOC.CTAPOOL",
+    "USETMAXREG.TRY_ALLOC.CTAPOOL",
+)  # of registers, to those that multiply
+
+
+def pairs(dtype: torch.dtype) -> Iterator[tuple[CudaKernel, set[str]]]:
+    for stages in (2, 4):
+        for bias in (False, True):
+            plan = Plan(PAIR, 256, 64, warps=8, stages=stages, gate=True)
+            products = {f"HGMMA.64x{width}x16.F32{KINDS[dtype]}" for width in (256, 192)}
+            loads = {"UTMALDG.2D", "UTMALDG.2D.MULTICAST"}
+            yield linear_pair._kernel(plan, dtype, bias), {*products, *loads, "UCGABAR_WAIT", *SHIFTS}
+
+
+# By file: the kernels that launchers make of it for a type, with instructions that each must have.
+KERNELS: dict[str, Callable[[torch.dtype], Iterator[tuple[CudaKernel, set[str]]]]] = {"pair.cu": pairs}
+
+
+def test_every_source_is_looked_at() -> None:
+    assert {file.name for file in Path(cuda.__file__).parent.glob("*.cu")} == set(KERNELS)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("file", KERNELS)
+def test_sources_fit_a_processor_and_use_its_units(file: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    for kernel, wanted in KERNELS[file](dtype):
+        assert kernel.source.file == file
+        made = build(kernel.source)
+        assert made.log == ""  # nor C7508, C7510, C7512: products that had to wait for one another
+        used = usage(made.cubin, tmp_path)[kernel.name]
+        assert used["STACK"] == used["LOCAL"] == 0
+        assert used["REG"] * kernel.threads <= MOST_REGISTERS
+        assert kernel.shared_bytes + used["SHARED"] <= MOST_SHARED
+        assert wanted <= set(instructions(made.cubin, tmp_path)), kernel.source.defines
