@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -71,6 +71,7 @@ class TritonAttention(AttentionBackend):
         early = config.dependent_launch and generation >= attention_tiles.HOPPER
         self.ops = TritonOps(context.choices, early=early)
         tiles = attention_tiles.tiles_for(generation, context.dtype.itemsize, context.head_dim)
+        tiles = replace(tiles, queued=tiles.streamed is not None and _queued())
         self._tiles = tiles.dependent() if early else tiles
         self._lean, self._lean_tiles = context.lean if early else frozenset(), self._tiles.lean()
         self._plan = _split_plan(_programs(context.device), config, context.dtype.itemsize)
@@ -101,6 +102,17 @@ class TritonAttention(AttentionBackend):
 def _capability(device: torch.device) -> int:
     """Major compute capability; 0 where kernels are interpreted."""
     return 0 if device.type == "cpu" else torch.cuda.get_device_capability(device)[0]
+
+
+@cache
+def _queued() -> bool:
+    """Whether kernels in CUDA C++ can be used, on a GPU that they are for; if not, a warning says why."""
+    from kernels.cuda.available import why_not  # loads torch
+
+    reason = why_not()
+    if reason:
+        log.warning("attention=triton decodes very many requests with its second-best kernel: %s", reason)
+    return not reason
 
 
 def _programs(device: torch.device) -> int:

@@ -2,7 +2,8 @@
 
 The grid follows from sizes that a captured graph knows: requests, width, heads, the row's whole context. How
 many of its splits a request uses follows from its length, on the device. The kernel is `attention_tile`, or
-`attention_stream` where the requests leave little of the device idle (SplitPlan.streaming).
+`attention_stream` where the requests leave little of the device idle (SplitPlan.streaming), `attention_queue`
+where they queue for it (SplitPlan.queueing).
 Legend: B requests, W width, Hq query heads, D head size.
 """
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from engine.batch import ForwardBatch, LayerKV
 from kernels.attention_merge import Partial, Workspace
+from kernels.attention_queue import QUEUE, attention_queue, queues
 from kernels.attention_splits import SplitPlan
 from kernels.attention_stream import attention_stream, streams
 from kernels.attention_tile import fresh_window, grid_of, launch
@@ -29,6 +31,9 @@ def attention_decode(
     if batch.size == 0:
         return q
     heads, kv_heads = q.shape[1], kv.k.shape[1]
+    if tiles.queued and plan.queueing(batch.size, kv_heads) and queues(q, kv, batch, page_size):
+        queue = workspace.arrivals[:QUEUE]  # zero between launches, whichever kernel's
+        return attention_queue(q, kv, batch, scale, page_size, queue, plan.staying)
     positions = batch.page_table.shape[1] * page_size
     tile = tiles.streamed if plan.streaming(batch.size, kv_heads) else None
     if tile is not None and streams(q, kv, batch, page_size, tile):

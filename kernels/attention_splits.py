@@ -16,6 +16,7 @@ _MEDIUM_SPLIT = 128  # where tiles alone keep half of the device busy
 _LONG_SPLIT = 1024  # where the batch fills the device already, only long requests are split
 _LONG_SPLITS = 4
 _LONG_STREAM = 2048  # the same of a streamed pass
+_QUEUE_TURNS = 3  # that each program of a queue takes at least, or few of them would set the pace
 _STREAMING_ROOM = 12  # splits of each tile that run side by side, from which on a pass is not streamed
 _MERGED_ROWS = 384  # of parts that one program reads in a merge; the others are done by then
 _FEW_ROWS = 16
@@ -88,6 +89,15 @@ class SplitPlan:
     def crowded(self, requests: int, kv_heads: int) -> bool:
         """Whether decode tiles of so many requests queue for the device several times over."""
         return requests * kv_heads > _CROWD * self.programs
+
+    @property
+    def staying(self) -> int:
+        """Programs of the kernel in attention_queue that run at once: two a processor."""
+        return self.programs // 2
+
+    def queueing(self, requests: int, kv_heads: int) -> bool:
+        """Whether so many requests keep those programs busy several times over."""
+        return not self.fixed and requests * kv_heads >= _QUEUE_TURNS * self.staying
 
     def streaming(self, requests: int, kv_heads: int) -> bool:
         """Whether so many requests leave so little of the device idle that what attention reads counts for

@@ -53,7 +53,8 @@ class Tiles:
     a pass has many times more tiles than run at once: room for one more of them counts more than keys in
     flight. few: (room, tile): before `narrow` where a pass leaves so much room (SplitPlan.room): its time is
     latency. streamed: of the kernel in attention_stream, which serves all but small passes
-    (SplitPlan.streaming) where it can; its keys are rows of the matrix units."""
+    (SplitPlan.streaming) where it can; its keys are rows of the matrix units. queued: the kernel in
+    attention_queue serves passes of very many requests (SplitPlan.queueing) where it can."""
 
     decode: Tile
     extend: Tile
@@ -61,19 +62,21 @@ class Tiles:
     crowded: Tile | None = None
     few: tuple[tuple[int, Tile], ...] = ()
     streamed: Tile | None = None
+    queued: bool = False
 
     def dependent(self) -> Tiles:
         """The same, for dependent launches."""
         return self._each(lambda tile: replace(tile, dependent=True))
 
     def lean(self) -> Tiles:
-        """The same, for passes that leave memory to the cache: none is streamed."""
-        return replace(self._each(lambda tile: replace(tile, lean=True)), streamed=None)
+        """The same, for passes that leave memory to the cache: none is streamed or queued."""
+        return replace(self._each(lambda tile: replace(tile, lean=True)), streamed=None, queued=False)
 
     def _each(self, change: Callable[[Tile], Tile]) -> Tiles:
         crowded, streamed = (tile and change(tile) for tile in (self.crowded, self.streamed))
         narrow, few = map(change, self.narrow), ((room, change(tile)) for room, tile in self.few)
-        return Tiles(change(self.decode), change(self.extend), tuple(narrow), crowded, tuple(few), streamed)
+        extend = change(self.extend)
+        return Tiles(change(self.decode), extend, tuple(narrow), crowded, tuple(few), streamed, self.queued)
 
     def decoding(self, rows: int, *, crowded: bool = False, room: int = 0) -> Tile:
         """The tile for `rows` query rows a request. crowded, room: SplitPlan says it of the pass."""

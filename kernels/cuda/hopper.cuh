@@ -43,7 +43,8 @@ __device__ __forceinline__ void barrier_arrive_at(u32 bar, u32 block) {
 }
 
 // Loads of a map's box to shared memory; coordinates in elements, innermost first; zeros outside of the tensor.
-constexpr u64 READ_ONCE = 0x12F0000000000000ull, READ_OFTEN = 0x14F0000000000000ull;  // evict first, evict last
+// What the second-level cache does with it: keeps it as anything else, evicts it first, evicts it last.
+constexpr u64 READ = 0x1000000000000000ull, READ_ONCE = 0x12F0000000000000ull, READ_OFTEN = 0x14F0000000000000ull;
 __device__ __forceinline__ void tma_load(u32 to, const Map* map, u32 bar, u64 policy, u32 c0, u32 c1) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
@@ -70,10 +71,10 @@ __device__ __forceinline__ void tma_load_shared(u32 to, const Map* map, u32 bar,
       ::"r"(to), "l"(map), "r"(c0), "r"(c1), "r"(bar), "h"((unsigned short)blocks), "l"(policy) : "memory");
 }
 
-// Warpgroup products: a descriptor of lines of 128 bytes, swizzled by 128 bytes as TMA writes them (8 lines are
-// 1,024 bytes, which `at` is a multiple of); 16 columns further is + 2.
-__device__ __forceinline__ u64 descriptor(u32 at) {
-  return (u64)((at & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+// Warpgroup products: a descriptor of lines of 128 bytes, swizzled by 128 bytes as TMA writes them, in groups of 8
+// lines that lie `pitch` bytes apart (of dense ones 1,024, which `at` is a multiple of); 16 columns further is + 2.
+__device__ __forceinline__ u64 descriptor(u32 at, u32 pitch = 1024) {
+  return (u64)((at & 0x3FFFF) >> 4) | (1ull << 16) | ((u64)(pitch >> 4) << 32) | (1ull << 62);
 }
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import pytest
 
 from engine.kernel_choices.plans import LEAN_TOKENS
 from engine.warm_up import batch_sizes
+from kernels.attention_queue import MOST_HEADS
 from kernels.attention_splits import SplitPlan
 from kernels.attention_tiles import HOPPER, Tile, tiles_for
 
@@ -23,13 +24,17 @@ class Device:
     lean: Collection[int]
     processors: int = 132
 
-    def kernel(self, batch: int, width: int, positions: int) -> tuple[Tile, bool]:
-        """As kernels.attention_decode: a tile, split or not, is a kernel."""
+    def kernel(self, batch: int, width: int, positions: int) -> tuple[Tile | None, bool]:
+        """As kernels.attention_decode: a tile, split or not, is a kernel; without a tile, that of queues."""
         tiles = tiles_for(HOPPER, 2, self.dim)
+        tiles = replace(tiles, queued=tiles.streamed is not None)
         plan = SplitPlan(4 * self.processors, 0, tiles.decode.rows)
         heads, kv_heads = self.heads
         room, rows = plan.room(batch, width, heads, kv_heads), width * heads // kv_heads
         mine = tiles.lean() if batch * width in self.lean else tiles
+        alone = width == 1 and heads // kv_heads <= MOST_HEADS
+        if mine.queued and alone and plan.queueing(batch, kv_heads):
+            return None, False
         tile = mine.decoding(rows, crowded=plan.crowded(batch, kv_heads), room=room)
         streamed = mine.streamed if plan.streaming(batch, kv_heads) else None
         if streamed is not None and rows <= streamed.rows:
