@@ -10,8 +10,8 @@ from typing import Any
 
 
 class CompileCount:
-    """Of each kernel variant that was compiled, or loaded from the cache on disk; a serving engine should have
-    met all of them while it started. Triton calls a hook after each, and kernels in CUDA C++ call `add`."""
+    """Of kernel variants that were compiled, or loaded from the cache on disk: a serving engine should have
+    met all of them while it started. Triton calls a hook after each; kernels in CUDA C++ call `add`."""
 
     def __init__(self) -> None:
         self.total = 0
