@@ -12,7 +12,7 @@ from cuda_code import instructions, usage
 
 from engine.kernel_choices.limits import MOST_SHARED
 from engine.kernel_choices.plans import PAIR, Plan
-from kernels import cuda, linear_pair
+from kernels import attention_queue, cuda, linear_pair
 from kernels.cuda.compile import build
 from kernels.cuda.kernel import CudaKernel
 
@@ -33,8 +33,17 @@ def pairs(dtype: torch.dtype) -> Iterator[tuple[CudaKernel, set[str]]]:
             yield linear_pair._kernel(plan, dtype, bias), {*products, *loads, "UCGABAR_WAIT", *SHIFTS}
 
 
+def queues(dtype: torch.dtype) -> Iterator[tuple[CudaKernel, set[str]]]:
+    for kv_heads, group, page in ((8, 4, 16), (1, 8, 256), (3, 1, 8)):
+        products = {f"HGMMA.64x8x16.F32{KINDS[dtype]}"}
+        yield attention_queue.kernel(kv_heads, group, page, dtype), {*products, "UTMALDG.4D"}
+
+
 # By file: the kernels that launchers make of it for a type, with instructions that each must have.
-KERNELS: dict[str, Callable[[torch.dtype], Iterator[tuple[CudaKernel, set[str]]]]] = {"pair.cu": pairs}
+KERNELS: dict[str, Callable[[torch.dtype], Iterator[tuple[CudaKernel, set[str]]]]] = {
+    "pair.cu": pairs,
+    "attention_queue.cu": queues,
+}
 
 
 def test_every_source_is_looked_at() -> None:
