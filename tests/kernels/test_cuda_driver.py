@@ -75,16 +75,16 @@ def test_the_usual_promotion_is_128_bytes(cuda: FakeCuda) -> None:
 def test_maps_lie_on_64_bytes_in_memory_of_their_own() -> None:
     maps = [TensorMap() for _ in range(200)]
     assert {one.address % 64 for one in maps} == {0}
+    for one in maps:
+        start = ctypes.addressof(one._memory)
+        assert start <= one.address
+        assert one.address + 128 <= start + ctypes.sizeof(one._memory)
     for i, one in enumerate(maps):
         ctypes.memset(one.address, i, 128)
     gc.collect()
     assert [bytes(read(one.address, ctypes.c_ubyte, 128)) for one in maps] == [
         bytes([i]) * 128 for i in range(200)
     ]
-    for one in maps:
-        start = ctypes.addressof(one._memory)
-        assert start <= one.address
-        assert one.address + 128 <= start + ctypes.sizeof(one._memory)
 
 
 @pytest.mark.parametrize(
