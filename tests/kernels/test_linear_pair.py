@@ -1,62 +1,30 @@
-"""The launcher of paired gated products: what a kernel is made of, what it is launched with, and what comes
-out of the compiler, without a GPU. How the kernel's text computes is in test_linear_pair_text.py."""
+"""The launcher of paired gated products, without a GPU: what a kernel is made of, what it is launched with,
+and when it is loaded. How its text computes is in test_linear_pair_text.py, its code in test_cuda_sources.py."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from cuda_code import instructions, usage
 from linear_cases import CPU, EPS, operands
 
 from backends.torch_ops import TorchOps
 from backends.triton_ops import TritonOps
 from backends.triton_products import Products
 from engine.errors import UserError
-from engine.kernel_choices.limits import MOST_SHARED
 from engine.kernel_choices.plans import NORM_GATED, Choices, Place, Plan
 from engine.models.linear import DenseLinear
 from kernels import linear_pair
-from kernels.cuda.compile import Source, build
 from kernels.cuda.nvrtc import CudaCompileError
 from kernels.linear import product
 
 PAIR = Plan("pair", 256, 64, 8, 4, gate=True)
 FP16, BF16 = torch.float16, torch.bfloat16
 VARIANTS = [(BF16, False, 4), (BF16, True, 4), (FP16, False, 4), (FP16, True, 4), (BF16, False, 2)]
-STATIC = 64 + 1024  # bytes: barriers, and what the driver keeps of each block
-
-
-@pytest.mark.parametrize(("dtype", "bias", "stages"), VARIANTS, ids=str)
-def test_it_compiles_for_hopper(dtype: torch.dtype, bias: bool, stages: int, tmp_path: Path) -> None:
-    """Nothing is spilled, sums stay where they are while they grow, and a block has the memory."""
-    kernel = linear_pair._kernel(Plan("pair", 256, 64, 8, stages, gate=True), dtype, bias)
-    made = build(kernel.source)
-    assert made.log == ""
-    (used,) = usage(made.cubin, tmp_path).values()
-    assert used["STACK"] == 0
-    assert used["REG"] <= 65536 // 384
-    assert used["SHARED"] <= STATIC
-    assert kernel.shared_bytes + 64 <= MOST_SHARED
-    found, kind = instructions(made.cubin, tmp_path), ".BF16" if dtype == BF16 else ""
-    assert found[f"HGMMA.64x256x16.F32{kind}"] >= 4
-    assert found[f"HGMMA.64x192x16.F32{kind}"] >= 4
-    assert found["UTMALDG.2D.MULTICAST"] >= 2  # W, for both
-    assert found["UTMALDG.2D"] >= 2
-    assert not [name for name in found if name.startswith(("LDL", "STL"))]
-
-
-def test_blocks_that_ask_for_as_many_registers_as_there_are() -> None:
-    """40 for each thread of the warps that fetch, 232 for those that multiply."""
-    text = Source("pair.cu", {}).text()
-    assert "registers_down<40>()" in text
-    assert "registers_up<232>()" in text
-    assert 128 * 40 + 256 * 232 <= 65536
 
 
 @dataclass

@@ -1,0 +1,73 @@
+// What kernels/cuda/hopper.cuh offers, and CUDA's own words, for kernels that run on a host. Values are bfloat16.
+#include "cluster_on_host.h"
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __cluster_dims__(...)
+#define __launch_bounds__(...)
+#define threadIdx (*host::now)
+struct BlockIndex { u32 x; };
+#define blockIdx (BlockIndex{host::now->block->number})
+
+inline u32 shared_address(const void* p) { return (u32)((const unsigned char*)p - host::now->block->memory.data()); }
+inline void shared_store(u32 to, u32 v) { memcpy(host::at(*host::now->block, to, 4), &v, 4); }
+inline uint4 shared_load16(u32 from) {
+  uint4 v;
+  memcpy(&v, host::at(*host::now->block, from, 16), 16);
+  return v;
+}
+inline void barrier_init(u32 bar, u32 arrivals) {
+  host::now->block->barriers[bar] = {(int)arrivals, (int)arrivals, 0, 0};
+}
+inline void barriers_ready() {}
+inline void barrier_expect(u32 bar, u32 bytes) { host::count(host::barrier(*host::now->block, bar), 1, bytes); }
+inline void barrier_wait(u32 bar, u32 parity) {
+  host::Barrier* found = host::barrier(*host::now->block, bar);
+  if (!found) host::end("");
+  host::until([found, parity] { return found->phase != parity; });
+}
+inline void barrier_arrive_at(u32 bar, u32 block) { host::count(host::barrier(host::blocks[block], bar), 1, 0); }
+constexpr u64 READ = 0, READ_ONCE = 1, READ_OFTEN = 2;
+inline void tma_load(u32 to, const Map* map, u32 bar, u64, u32 c0, u32 c1) {
+  host::copy_box(to, map, bar, 1u << host::now->block->rank, c0, c1);
+}
+inline void tma_load_shared(u32 to, const Map* map, u32 bar, u64, u32 blocks, u32 c0, u32 c1) {
+  host::copy_box(to, map, bar, blocks, c0, c1);
+}
+inline u64 descriptor(u32 at) { return (at & 0x3FFFF) >> 4; }
+inline void products_begin() {}
+template <size_t HALF> inline void mma(float (&sums)[HALF], u64 a, u64 b, int keep) {
+  host::now->open.push_back({sums, HALF, a, b, keep});
+}
+inline std::vector<host::Batch>& own_batches() { return host::now->block->batches[host::now->x / 128]; }
+inline void products_commit() {
+  auto& batches = own_batches();
+  if (batches.size() == host::now->batches) batches.emplace_back();
+  host::Batch& batch = batches[host::now->batches++];
+  batch.of[host::now->x % 128].swap(host::now->open);
+  host::now->open.clear(), batch.committed++;
+}
+template <int PENDING> inline void products_wait() {  // of a group of 128 threads: all of it, or nothing, is done
+  auto& batches = own_batches();
+  const u32 most = host::now->batches;
+  if (most <= PENDING) return;
+  host::until([&batches, most] { return batches[most - PENDING - 1].committed == 128; });
+  for (u32 n = 0; n < most - PENDING; n++) host::perform(*host::now->block, batches[n]);
+}
+inline u32 cluster_rank() { return host::now->block->rank; }
+inline void cluster_sync() { host::meet(host::cluster, host::threads.size()); }
+inline void __syncwarp() { host::meet(host::now->block->warps[host::now->x / 32], 32); }
+template <int> inline void registers_down() {}
+template <int> inline void registers_up() {}
+inline float quotient(float a, float b) { return a / b; }
+inline float __expf(float v) { return expf(v); }
+inline float widened(unsigned short v) { return host::wide(v); }
+inline unsigned short nearest(float v) {
+  u32 bits;
+  memcpy(&bits, &v, 4);
+  return std::isnan(v) ? 0x7FFF : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+}
+inline float rounded(float v) { return widened(nearest(v)); }
+inline u32 packed(float low, float high) { return nearest(low) | (u32)nearest(high) << 16; }

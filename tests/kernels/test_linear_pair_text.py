@@ -1,0 +1,107 @@
+"""The text of kernels/cuda/pair.cu on the host: every thread of a cluster, copies, barriers and products, in
+orders that are drawn. Results are right, nothing around them is written, and a text that is wrong is seen."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import pytest
+import torch
+from pair_on_host import Built, Version, build, gated
+
+from engine.kernel_choices.plans import Plan
+from kernels.linear_pair import _kernel
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
+RIGHT = [Version(stages, bias) for stages in (2, 3, 4) for bias in (False, True)]
+WRONG = [
+    ("barrier_wait(ring.emptied(), ring.phase ^ 1)", "barrier_wait(ring.emptied(), ring.phase)"),
+    ("barrier_wait(ring.emptied(), ring.phase ^ 1);", ""),
+    ("barrier_wait(ring.filled(), ring.phase);", ""),
+    ("X_BYTES + 2 * LINES * LINE_BYTES", "X_BYTES + LINES * LINE_BYTES"),
+    ("share.rank * LINES * LINE_BYTES", "(1 - share.rank) * LINES * LINE_BYTES"),
+    ("share.rank * share.lines + share.first", "share.rank * share.lines"),
+    ("k * COLUMNS, share.rank * TOKENS", "k * COLUMNS, 0"),
+    ("READ_ONCE, 3,", "READ_ONCE, 1,"),
+    ("(threadIdx.x & 127) < 2", "(threadIdx.x & 127) < 1"),
+    ("barrier_init(ring.empty + 8 * s, 4)", "barrier_init(ring.empty + 8 * s, 2)"),
+    ("products_wait<1>", "products_wait<2>"),
+    ("if (k) release(before)", "release(ring.emptied())"),
+    ("(k | part) != 0", "k != 0"),
+    ("a + 2 * part", "a"),
+    ("group * 64 * LINE_BYTES", "0"),
+    ("warp * 16 * FIRST * 2", "warp * 16 * LINES * 2"),
+    ("  __syncwarp();\n  store", "  store"),
+    ("token + row < share.tokens && line < share.lines", "line < share.lines"),
+    ("token + row < share.tokens && line < share.lines", "token + row < share.tokens"),
+    ("LINES % 64 ? 3 : 7", "7"),
+    ("share.first += FIRST;\n    pass", "pass"),
+    ("share.first += FIRST;\n      fetch", "fetch"),
+    ("blockIdx.x / 2", "blockIdx.x"),
+    ("  __syncwarp();\n  cluster_sync();\n  if", "  if"),
+    ("  __syncwarp();\n  cluster_sync();  // no", "  // no"),
+    ("(shared_address(memory) + 1023) & ~1023u", "shared_address(memory)"),
+    ("+ 1023) & ~1023u", "+ 2047) & ~1023u"),
+    ("stage = 0; phase ^= 1;", "stage = 0;"),
+    ("at[share.lines]", "at[0]"),
+    ("rounded(up)", "up"),
+    ("packed(left, right)", "packed(right, left)"),
+]
+BROKEN = [Version(4, True, here, wrong) for here, wrong in WRONG]
+# Of a wrong order not every drawn one shows it; more steps than stages, and fewer.
+CASES = [(200, 464, 72), (129, 464, 520), (256, 464, 328), (200, 464, 8)] * 4
+BEYOND = 136  # rows around the results, more than a block has tokens
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build([*RIGHT, *BROKEN], tmp_path_factory.mktemp("pair"))
+
+
+def problem(built: Built, version: Version, size: tuple[int, int, int], seed: int) -> str:
+    """Why results are wrong for (T, N, K), or nothing. x is a view, among values that are no numbers."""
+    tokens, n, k = size
+    drawn = torch.Generator().manual_seed(seed)
+    around, w, bias = (
+        (torch.randint(-8, 9, shape, generator=drawn) / 8).bfloat16()
+        for shape in ((tokens + 8, k + 8), (n, k), (n,))
+    )
+    around[tokens:], around[:, k:] = torch.nan, torch.nan
+    x, room = around[:tokens, :k], torch.full((tokens + 2 * BEYOND, n // 2), 7.5).bfloat16()
+    out = room[BEYOND : BEYOND + tokens]
+    plan = Plan("pair", 256, 64, 8, version.stages, gate=True)
+    assert not plan.problem(tokens, n, k)
+    memory = _kernel(plan, torch.bfloat16, version.bias).shared_bytes
+    said = built.run(version, x, w, bias, out, memory, seed)
+    expected = gated(x, w, bias if version.bias else None)
+    if said:
+        return said
+    if not bool((room[:BEYOND] == 7.5).all() and (room[BEYOND + tokens :] == 7.5).all()):
+        return "something around the results was written"
+    near = torch.isclose(out.float(), expected.float(), rtol=1e-2, atol=1e-6)
+    few = (out != expected).float().mean() < 1e-3  # exp of another library
+    return "" if bool(near.all() and few) else "results are wrong"
+
+
+def some(seed: int) -> tuple[int, int, int]:
+    chance = random.Random(seed)
+    n = 16 * chance.choice((1, 2, 7, 8, 9, 13, 14, 15, 22, 28, 29, 62))
+    return chance.choice((129, 130, 191, 192, 200, 255, 256)), n, 8 * chance.choice((1, 7, 8, 9, 24, 40, 65))
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", range(36))
+def test_every_result_is_right_and_nothing_else_is_written(built: Built, seed: int) -> None:
+    assert problem(built, RIGHT[seed % len(RIGHT)], some(seed), seed) == ""
+
+
+@needs_compiler
+def test_orders_that_show_a_wrong_text_do_not_harm_the_right_one(built: Built) -> None:
+    assert [problem(built, RIGHT[-1], size, seed) for seed, size in enumerate(CASES)] == [""] * len(CASES)
+
+
+@needs_compiler
+@pytest.mark.parametrize("version", BROKEN, ids=lambda version: version.here[:40].strip())
+def test_a_wrong_text_is_seen(built: Built, version: Version) -> None:
+    assert any(problem(built, version, size, seed) for seed, size in enumerate(CASES))
