@@ -25,10 +25,10 @@ MEMORY = {  # what a host has no word for
 RUN = """
 using Kernel = void (*)(Map, Map, Map, const u16*, u16*, int, int, int);
 Kernel kernels[] = {%s};
-extern "C" const char* run(int version, Map* maps, u16* bias, u16* out, int* n, int grid, int room, int seed) {
+extern "C" const char* run(int version, Map* maps, u16* bias, u16* out, int* n, int grid, int room, int at) {
   host::wrong.clear();
   host::kernel = [=] { kernels[version](maps[0], maps[1], maps[2], bias, out, n[0], n[1], n[2]); };
-  for (int block = 0; block < grid && host::wrong.empty(); block += 2) host::run(block, room, seed + block);
+  for (int block = 0; block < grid && host::wrong.empty(); block += 2) host::run(block, room, at + block);
   return host::wrong.c_str();
 }
 """
