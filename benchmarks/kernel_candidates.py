@@ -13,6 +13,8 @@ from engine.kernel_choices.plans import (
     BEST,
     CUDA,
     DIRECT,
+    GATED,
+    HALVES,
     LEAN_TOKENS,
     MOST_TOKENS,
     NORM_GATED,
@@ -65,7 +67,10 @@ DIRECT_STARTS = (
     Plan(DIRECT, 32, 256, 2, 2, turns=2), Plan(DIRECT, 8, 512, 4, 2), Plan(DIRECT, 16, 256, 2, 2),
     Plan(DIRECT, 8, 128, 1, 2), Plan(DIRECT, 16, 256, 2, 4),
 )  # fmt: skip
-WIDE_STARTS = tuple(Plan(kernel, 256, 64, 8, stages, gate=True) for kernel in WIDE for stages in (4, 3))
+WIDE_STARTS = (
+    *(Plan(kernel, 256, 64, 8, stages, gate=True) for kernel in GATED for stages in (4, 3)),
+    Plan(HALVES, 128, 64, 8, 6), Plan(HALVES, 128, 64, 8, 4),
+)  # fmt: skip
 
 NORMED = 3  # plans of each kernel that are tried with the norm inside as well
 

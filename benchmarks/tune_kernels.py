@@ -156,7 +156,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     made = tables.parser(__doc__)
     made.add_argument(
         "--tokens", type=tables.numbers, default=list(BUCKETS),
-        help="buckets to be measured; above 64 gated products alone",
+        help="buckets to be measured; above 64 where a kernel takes so many",
     )  # fmt: skip
     made.add_argument("--stages", nargs="+", default=[], help="stages to be measured; all of them by default")
     made.add_argument("--out", type=Path, help="add to this file instead of the cache")

@@ -13,9 +13,10 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from engine.kernel_choices.plans import DIRECT, EVEN, PAIR, ROWS, WIDE, Plan
+from engine.kernel_choices.plans import DIRECT, EVEN, HALVES, PAIR, ROWS, WIDE, Plan
 from kernels.launch import INTERPRETED, dependent, power_of_two
 from kernels.linear_direct import _linear_direct
+from kernels.linear_halves import halves
 from kernels.linear_pair import pair
 from kernels.linear_rows import _linear_rows
 from kernels.linear_split import _sum_parts
@@ -109,6 +110,8 @@ def launch(run: Product, sink: Sink) -> None:
         _launch_direct(run, sink.out)
     elif plan.kernel == PAIR:
         pair(plan, run.x, run.weight, run.bias, sink.out)
+    elif plan.kernel == HALVES:
+        halves(plan, run.x, run.weight, run.bias, sink.out)
     elif plan.kernel in WIDE:
         _launch_wide(run, sink.out)
     elif plan.kernel == ROWS:

@@ -11,19 +11,22 @@ from dataclasses import dataclass, replace
 
 from engine.kernel_choices.limits import excess
 
-ROWS, TILE, DIRECT, WAVES, EVEN, PAIR = "rows", "tile", "direct", "waves", "even", "pair"
+ROWS, TILE, DIRECT = "rows", "tile", "direct"
+WAVES, EVEN, PAIR, HALVES = "waves", "even", "pair", "halves"
 # Most tokens: those of the rows kernel have accumulators of their own, those of the others share a tile.
-MOST_TOKENS = {ROWS: 8, TILE: 64, DIRECT: 16, WAVES: 256, EVEN: 256, PAIR: 256}
-LEAST_TOKENS = {PAIR: 129}  # of the others: 1
-WIDE = (WAVES, EVEN, PAIR)  # for gated products alone, and more tokens than the others take
-CUDA = (PAIR,)  # in CUDA C++, which not every machine can use
-PAIR_SIZES = {"block_n": 256, "block_k": 64, "warps": 8, "turns": 1}  # the only ones
+MOST_TOKENS = {ROWS: 8, TILE: 64, DIRECT: 16, WAVES: 256, EVEN: 256, PAIR: 256, HALVES: 256}
+LEAST_TOKENS = {PAIR: 129, HALVES: 129}  # of the others: 1
+GATED = (WAVES, EVEN, PAIR)  # for gated products alone
+WIDE = (*GATED, HALVES)  # for more tokens than the others take
+CUDA = (PAIR, HALVES)  # in CUDA C++, which not every machine can use
+_BLOCK_N = {PAIR: 256, HALVES: 128}
+CUDA_SIZES = {kernel: {"block_n": n, "block_k": 64, "warps": 8, "turns": 1} for kernel, n in _BLOCK_N.items()}
 WIDE_SIDE = 128  # tokens of a tile of these; there may be several
 LEAN_TOKENS = 5  # up to which a pass gains by products that leave shared memory alone: 8 come out even
 HELD_INPUTS = 64  # most registers of a thread in which the direct kernel keeps x from block to block
 SHARE = 128  # least columns that a warp of the direct kernel reads at a time
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a weight
-# Numbers of tokens that are measured: above 64 gated products alone, the others are the library's there.
+# Numbers of tokens that are measured: above 64 for the WIDE kernels, else the library's product serves there.
 BUCKETS = (1, 2, 3, 4, 5, 6, 8, 16, 32, 64, 96, 128, 192, 256)
 # Buckets that a table may lack: there the next one serves, in this order.
 LATER = {32: 64, 16: 32, 6: 8, 5: 6, 4: 5, 3: 4, 2: 3}
@@ -38,6 +41,7 @@ class Plan:
     "waves", "even" and "pair" compute gated products alone, T <= 256, on 16-bit weights: programs of "waves"
     take `turns` whole tiles one after another, those of "even" a tile, half and a quarter of one each; those
     of "pair", as large a share, in twos that have 128 tokens each (T > 128) and read W for each other.
+    "halves" computes others, 128 < T <= 256: programs in twos that have half of K each.
     block_n, block_k: rows and columns of W at a time, powers of two. stages: how many of these are in flight
     (all but "rows"). turns: blocks of rows that a program computes one after another ("direct", "waves").
     split: parts of K that are summed by a second kernel, in order. swap: the tile's rows are W's, not x's.
@@ -77,14 +81,18 @@ class Plan:
         """Programs of a launch."""
         if self.kernel not in WIDE:
             return -(-n // (self.block_n * self.turns)) * self.split
+        blocks = -(-tokens // WIDE_SIDE)
+        if self.kernel == HALVES:
+            return 2 * -(-n // self.block_n) * blocks
         lines = self.block_n // 2 if self.kernel == WAVES else self.block_n * 7 // 8  # of the gate
-        tiles = -(-n // 2 // lines) * -(-tokens // WIDE_SIDE)
+        tiles = -(-n // 2 // lines) * blocks
         return -(-tiles // self.turns)
 
     def shared_bytes(self, tokens: int, size: int) -> int:
         """Shared memory of a program ("tile", and WIDE ones): operands in flight, of the latter a tile of
         results too. size: bytes of a weight."""
-        results = self.block_n // 2 * self.side(tokens) if self.kernel in WIDE else 0
+        lines = self.block_n // (2 if self.gate else 1)
+        results = lines * self.side(tokens) if self.kernel in WIDE else 0
         return (self.stages * (self.block_n + self.side(tokens)) * self.block_k + results) * size
 
     def inputs_held(self, tokens: int, k: int) -> int:
@@ -133,26 +141,24 @@ class Plan:
         return next((f"kernel {DIRECT} knows no {name}" for name, asked in more.items() if asked), "")
 
     def _wide_problem(self, n: int, k: int) -> str:
-        if not self.gate:
-            return f"kernel {self.kernel} computes gated products alone"
-        if n % 16 or k % 8:  # a descriptor's rows begin every 16 bytes
+        if self.gate is not (self.kernel in GATED):
+            return (
+                f"kernel {self.kernel} computes {'no gated product' if self.gate else 'gated products alone'}"
+            )
+        if n % (16 if self.gate else 8) or k % 8:  # a descriptor's rows begin every 16 bytes
             return f"kernel {self.kernel} takes 8 inputs and 8 results at a time, not any {n} x {k}"
         if self.block_n < 64 or self.block_k < 16:
             return f"kernel {self.kernel} takes 64 rows and 16 columns at least"
         if self.turns < 1 or (self.kernel == EVEN and self.turns > 1):
             return f"kernel {self.kernel} cannot take turns={self.turns}"
-        if self.kernel == PAIR and (problem := self._pair_problem()):
-            return problem
+        sizes = CUDA_SIZES.get(self.kernel, {})
+        other = next((name for name, size in sizes.items() if getattr(self, name) != size), None)
+        if other is not None:
+            return f"kernel {self.kernel} takes {other}={sizes[other]} alone, not {getattr(self, other)}"
+        if self.kernel in CUDA and self.stages < 2:  # one is read until the next has begun
+            return f"kernel {self.kernel} has 2 stages at least, not {self.stages}"
         more = {"split": self.split > 1, "swap": self.swap, "norm": self.norm}
         return next((f"kernel {self.kernel} knows no {name}" for name, asked in more.items() if asked), "")
-
-    def _pair_problem(self) -> str:
-        other = next((name for name, size in PAIR_SIZES.items() if getattr(self, name) != size), None)
-        if other is not None:
-            return f"kernel {PAIR} takes {other}={PAIR_SIZES[other]} alone, not {getattr(self, other)}"
-        if self.stages < 2:  # one is read until the next has begun
-            return f"kernel {PAIR} has 2 stages at least, not {self.stages}"
-        return ""
 
 
 def bucket_of(tokens: int) -> int | None:
@@ -177,8 +183,8 @@ class Place:
             return f"{self.tokens} tokens are none of {', '.join(map(str, BUCKETS))}"
         if (plan.gate and self.stage != NORM_GATED) or (plan.norm and self.stage == LINEAR):
             return f"stage {self.stage} has nothing to fuse that a plan with norm or gate computes"
-        if self.stage == BEST and (plan.split > 1 or plan.kernel == DIRECT):
-            return f"stage {self.stage} takes no split, and not kernel {DIRECT}"
+        if self.stage == BEST and (plan.split > 1 or plan.kernel in (DIRECT, HALVES)):
+            return f"stage {self.stage} takes no split, and not kernels {DIRECT} and {HALVES}"
         if plan.kernel in (DIRECT, *WIDE) and self.dtype not in ("bfloat16", "float16"):
             return f"kernel {plan.kernel} multiplies 16-bit weights, not {self.dtype}"
         problem = plan.problem(self.tokens, self.n, self.k)

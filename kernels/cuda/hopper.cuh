@@ -82,7 +82,16 @@ template <int PENDING> __device__ __forceinline__ void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// Clusters and registers.
+// Clusters and registers. An address in this block's shared memory as one of another block's, for stores there.
+__device__ __forceinline__ u32 address_at(u32 here, u32 block) {
+  u32 there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(block));
+  return there;
+}
+__device__ __forceinline__ void cluster_store16(u32 there, float a, float b, float c, float d) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
+__device__ __forceinline__ void groups_meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }  // two of 128 threads
 __device__ __forceinline__ u32 cluster_rank() {
   u32 rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

@@ -1,0 +1,51 @@
+"""Products of 129 to 256 tokens by kernels/cuda/halves.cu, in which two processors have half of K each.
+
+Makes the maps that the kernel reads by, and launches it plainly. Knows no layer.
+Legend: T tokens, N outputs, K inputs.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from engine.kernel_choices.plans import WIDE_SIDE, Plan
+from kernels.cuda.compile import Source
+from kernels.cuda.driver import tensor_map
+from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.wgmma import mma
+
+_THREADS = 384  # a warp of which one thread fetches, three that idle beside it, and eight that multiply
+_ALIGNED = 1024  # bytes that stages begin at multiples of
+_FETCHED = 128  # bytes that the second-level cache fetches at once
+
+
+def halves(plan: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """out [T, N] = x weight^T, with bias [N] added: 16-bit values, T 129 to 256; rows of x, which may lie
+    apart, and weight begin at multiples of 16 bytes, all else is contiguous. With x on the meta device the
+    kernel is compiled and loaded, and not run."""
+    kernel = _kernel(plan, x.dtype, bias is not None)
+    if x.is_meta:
+        kernel.prepare()
+        return
+    tokens, inputs = x.shape
+    maps = [
+        tensor_map(
+            matrix, (inputs, matrix.shape[0]), (matrix.stride(0) * matrix.element_size(),),
+            (plan.block_k, rows), _FETCHED,
+        )
+        for matrix, rows in ((x, WIDE_SIDE), (weight, plan.block_n))
+    ]  # fmt: skip
+    given = (weight if bias is None else bias, out, tokens, out.shape[1])
+    blocks, steps = -(-tokens // WIDE_SIDE), -(-plan.steps(inputs) // 2)
+    kernel(plan.programs(tokens, out.shape[1]), [*maps, *given, steps, blocks])
+
+
+@cache
+def _kernel(plan: Plan, dtype: torch.dtype, bias: bool) -> CudaKernel:
+    bfloat = dtype == torch.bfloat16
+    defines = {"BF": int(bfloat), "BIAS": int(bias), "LINES": plan.block_n, "STAGES": plan.stages}
+    source = Source("halves.cu", defines, mma([plan.block_n], bfloat))
+    return CudaKernel(source, "halves", _THREADS, _ALIGNED + plan.shared_bytes(WIDE_SIDE, dtype.itemsize))
