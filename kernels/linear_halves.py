@@ -19,7 +19,7 @@ from kernels.cuda.wgmma import mma
 
 _THREADS = 384  # a warp of which one thread fetches, three that idle beside it, and eight that multiply
 _ALIGNED = 1024  # bytes that stages begin at multiples of
-_FETCHED = 128  # bytes that the second-level cache fetches at once
+_FETCHED = 256  # bytes that the second-level cache fetches at once
 
 
 def halves(plan: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
