@@ -34,7 +34,7 @@ struct Block {
   u32 rank, number, running = PER_BLOCK;
   std::vector<unsigned char> memory;
   std::map<u32, Barrier> barriers;
-  Meeting warps[PER_BLOCK / 32];
+  Meeting warps[PER_BLOCK / 32], groups;
   std::vector<Batch> batches[PER_BLOCK / 128];
 };
 
@@ -86,12 +86,12 @@ inline unsigned char* at(Block& block, u32 address, u32 size) {
   return block.memory.data() + address;
 }
 inline u32 swizzled(u32 address) { return address ^ ((address >> 7 & 7) << 4); }
-inline float wide(unsigned short v) {
-  const u32 bits = (u32)v << 16;
+inline float as_float(u32 bits) {
   float f;
   memcpy(&f, &bits, 4);
   return f;
 }
+inline float wide(unsigned short v) { return as_float((u32)v << 16); }
 inline float value(Block& block, u32 address) {
   unsigned short v;
   memcpy(&v, at(block, swizzled(address), 2), 2);

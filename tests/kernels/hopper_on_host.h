@@ -28,6 +28,7 @@ inline void barrier_wait(u32 bar, u32 parity) {
   if (!found) host::end("");
   host::until([found, parity] { return found->phase != parity; });
 }
+inline void barrier_arrive(u32 bar) { host::count(host::barrier(*host::now->block, bar), 1, 0); }
 inline void barrier_arrive_at(u32 bar, u32 block) { host::count(host::barrier(host::blocks[block], bar), 1, 0); }
 constexpr u64 READ = 0, READ_ONCE = 1, READ_OFTEN = 2;
 inline void tma_load(u32 to, const Map* map, u32 bar, u64, u32 c0, u32 c1) {
@@ -56,6 +57,17 @@ template <int PENDING> inline void products_wait() {  // of a group of 128 threa
   host::until([&batches, most] { return batches[most - PENDING - 1].committed == 128; });
   for (u32 n = 0; n < most - PENDING; n++) host::perform(*host::now->block, batches[n]);
 }
+constexpr u32 BLOCK_AT = 24;  // the bit above which an address of the cluster says whose it is
+inline u32 address_at(u32 here, u32 block) { return here | block << BLOCK_AT; }
+inline void cluster_store16(u32 there, float a, float b, float c, float d) {
+  host::Block& block = host::blocks[there >> BLOCK_AT];
+  const u32 at = there & ((1 << BLOCK_AT) - 1);
+  const float values[4] = {a, b, c, d};
+  if (!block.running) host::fail("a block that has ended is handed something");
+  if (at % 16) host::fail("a store of 16 bytes that is not aligned");
+  memcpy(host::at(block, at, 16), values, 16);
+}
+inline void groups_meet() { host::meet(host::now->block->groups, 256); }
 inline u32 cluster_rank() { return host::now->block->rank; }
 inline void cluster_sync() { host::meet(host::cluster, host::threads.size()); }
 inline void __syncwarp() { host::meet(host::now->block->warps[host::now->x / 32], 32); }
@@ -63,6 +75,7 @@ template <int> inline void registers_down() {}
 template <int> inline void registers_up() {}
 inline float quotient(float a, float b) { return a / b; }
 inline float __expf(float v) { return expf(v); }
+inline float __uint_as_float(u32 bits) { return host::as_float(bits); }
 inline float widened(unsigned short v) { return host::wide(v); }
 inline unsigned short nearest(float v) {
   u32 bits;

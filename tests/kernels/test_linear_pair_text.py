@@ -8,7 +8,8 @@ import shutil
 
 import pytest
 import torch
-from pair_on_host import Built, Version, build, gated
+from pair_on_host import gated, launch, pairs
+from text_on_host import Built, Version
 
 from engine.kernel_choices.plans import Plan
 from kernels.linear_pair import _kernel
@@ -48,7 +49,7 @@ WRONG = [
     ("rounded(up)", "up"),
     ("packed(left, right)", "packed(right, left)"),
 ]
-BROKEN = [Version(4, True, here, wrong) for here, wrong in WRONG]
+BROKEN = [Version(4, True, (edit,)) for edit in WRONG]
 # Of a wrong order not every drawn one shows it; more steps than stages, and fewer.
 CASES = [(200, 464, 72), (129, 464, 520), (256, 464, 328), (200, 464, 8)] * 4
 BEYOND = 136  # rows around the results, more than a block has tokens
@@ -56,7 +57,7 @@ BEYOND = 136  # rows around the results, more than a block has tokens
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build([*RIGHT, *BROKEN], tmp_path_factory.mktemp("pair"))
+    return pairs([*RIGHT, *BROKEN], tmp_path_factory.mktemp("pair"))
 
 
 def problem(built: Built, version: Version, size: tuple[int, int, int], seed: int) -> str:
@@ -73,7 +74,7 @@ def problem(built: Built, version: Version, size: tuple[int, int, int], seed: in
     plan = Plan("pair", 256, 64, 8, version.stages, gate=True)
     assert not plan.problem(tokens, n, k)
     memory = _kernel(plan, torch.bfloat16, version.bias).shared_bytes
-    said = built.run(version, x, w, bias, out, memory, seed)
+    said = built.run(version, launch(x, w, bias, out, memory), seed)
     expected = gated(x, w, bias if version.bias else None)
     if said:
         return said
@@ -102,6 +103,6 @@ def test_orders_that_show_a_wrong_text_do_not_harm_the_right_one(built: Built) -
 
 
 @needs_compiler
-@pytest.mark.parametrize("version", BROKEN, ids=lambda version: version.here[:40].strip())
+@pytest.mark.parametrize("version", BROKEN, ids=lambda version: version.edits[0][0][:40].strip())
 def test_a_wrong_text_is_seen(built: Built, version: Version) -> None:
     assert any(problem(built, version, size, seed) for seed, size in enumerate(CASES))
