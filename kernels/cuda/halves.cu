@@ -129,7 +129,7 @@ halves(const __grid_constant__ Map x, const __grid_constant__ Map w, const u16* 
   if (threadIdx.x < 128) {
     if (threadIdx.x == 0) fetch(ring, &x, &w, share);
     __syncwarp();
-    cluster_sync();  // that in `exchange`
+    cluster_sync();  // that in `exchange`: behind it nobody reads or writes what is the other's, and blocks may end
   } else {
     const u32 warp = (threadIdx.x >> 5) - 4, room = stages + STAGES * STAGE_BYTES;
     const u32 own = room + warp * 16 * OWN * 2, line = share.line + share.half * OWN;
@@ -141,6 +141,4 @@ halves(const __grid_constant__ Map x, const __grid_constant__ Map w, const u16* 
     __syncwarp();
     store(out, own, share.token + warp * 16, (u32)tokens, line, (u32)lines);
   }
-  __syncwarp();
-  cluster_sync();  // no block ends while the other hands it something
 }

@@ -18,7 +18,8 @@ def halved(versions: Sequence[Version], folder: Path) -> Built:
 
 
 def launch(x: Tensor, w: Tensor, bias: Tensor, out: Tensor, memory: int) -> Launch:
-    """As kernels/linear_halves.py launches it; results are in out [T, N]. memory: bytes that a block asks for."""
+    """As kernels/linear_halves.py launches it; results are in out [T, N]. memory: bytes of
+    a block."""
     (tokens, k), lines = x.shape, out.shape[1]
     numbers = (tokens, lines, -(-k // 128), -(-tokens // 128))
     grid = Plan("halves", 128, 64, 8).programs(tokens, lines)

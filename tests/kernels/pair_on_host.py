@@ -17,7 +17,8 @@ def pairs(versions: Sequence[Version], folder: Path) -> Built:
 
 
 def launch(x: Tensor, w: Tensor, bias: Tensor, out: Tensor, memory: int) -> Launch:
-    """As kernels/linear_pair.py launches it; results are in out [T, F]. memory: bytes that a block asks for."""
+    """As kernels/linear_pair.py launches it; results are in out [T, F]. memory: bytes of
+    a block."""
     (tokens, k), lines = x.shape, out.shape[1]
     numbers = (tokens, lines, -(-k // 64))
     return Launch(((x, 128), (w, 128), (w, 96)), bias, out, numbers, -(-lines // 224) * 2, memory)

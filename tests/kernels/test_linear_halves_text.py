@@ -1,6 +1,6 @@
-"""The text of kernels/cuda/halves.cu on the host: every thread of a cluster, copies, barriers, products and what
-blocks hand each other, in orders that are drawn. Results are right, nothing around them is written, and a text
-that is wrong is seen."""
+"""The text of kernels/cuda/halves.cu on the host: every thread of a cluster, copies, barriers, products
+and what blocks hand each other, in orders that are drawn. Results are right, nothing around them is
+written, and a text that is wrong is seen."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ WRONG = [
 ]
 EDITS = [
     *((edit,) for edit in WRONG),
-    ((HANDED, "#pragma"), ("    cluster_sync();  // that in `exchange`\n", "")),  # sums are read at once
+    ((HANDED, "#pragma"), ("    cluster_sync();  // that", "    // that")),  # sums are read at once
 ]
 BROKEN = [Version(4, True, edits) for edits in EDITS]
 # (T, N, K). Of a wrong order not every drawn one shows it; more steps of a half than stages, and fewer.
@@ -76,8 +76,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 def problem(built: Built, version: Version, size: tuple[int, int, int], seed: int) -> str:
-    """Why results are wrong for (T, N, K), or nothing. x is a view, among values that are no numbers. Sums are
-    exact: eighths of at most 1, and few of them."""
+    """Why results are wrong for (T, N, K), or nothing. x is a view, among values that are no numbers.
+    Sums are exact: of eighths of at most 1, and few."""
     tokens, n, k = size
     drawn = torch.Generator().manual_seed(seed)
     around, w, bias = (

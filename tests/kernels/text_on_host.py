@@ -96,8 +96,8 @@ def _map(matrix: Tensor, rows: int) -> Map:
 def build(
     kernel: str, given: str, defines: Mapping[str, int], versions: Sequence[Version], folder: Path
 ) -> Built:
-    """One library, each version of the kernel in a namespace of its own. given: the arguments that it is called
-    with, of `maps`, `bias`, `out` and the numbers `n`."""
+    """One library, each version of the kernel in a namespace of its own. given: the arguments that it is
+    called with, of `maps`, `bias`, `out` and the numbers `n`."""
     parts = [f'#include "{HOST}"\ntypedef unsigned short u16;\n']
     parts += [f"#define {name} {value}\n" for name, value in defines.items()]
     for number, version in enumerate(versions):
