@@ -11,8 +11,8 @@ import torch
 from cuda_code import instructions, usage
 
 from engine.kernel_choices.limits import MOST_SHARED
-from engine.kernel_choices.plans import PAIR, Plan
-from kernels import attention_queue, cuda, linear_pair
+from engine.kernel_choices.plans import HALVES, PAIR, Plan
+from kernels import attention_queue, cuda, linear_halves, linear_pair
 from kernels.cuda.compile import build
 from kernels.cuda.kernel import CudaKernel
 
@@ -33,6 +33,14 @@ def pairs(dtype: torch.dtype) -> Iterator[tuple[CudaKernel, set[str]]]:
             yield linear_pair._kernel(plan, dtype, bias), {*products, *loads, "UCGABAR_WAIT", *SHIFTS}
 
 
+def halves(dtype: torch.dtype) -> Iterator[tuple[CudaKernel, set[str]]]:
+    for stages in (2, 4, 6):
+        for bias in (False, True):
+            product, handed = f"HGMMA.64x128x16.F32{KINDS[dtype]}", "ST.E.128"
+            wanted = {product, handed, "UTMALDG.2D", "UCGABAR_WAIT"}
+            yield linear_halves._kernel(Plan(HALVES, 128, 64, warps=8, stages=stages), dtype, bias), wanted
+
+
 def queues(dtype: torch.dtype) -> Iterator[tuple[CudaKernel, set[str]]]:
     for kv_heads, group, page in ((8, 4, 16), (1, 8, 256), (3, 1, 8)):
         products = {f"HGMMA.64x8x16.F32{KINDS[dtype]}"}
@@ -42,6 +50,7 @@ def queues(dtype: torch.dtype) -> Iterator[tuple[CudaKernel, set[str]]]:
 # By file: the kernels that launchers make of it for a type, with instructions that each must have.
 KERNELS: dict[str, Callable[[torch.dtype], Iterator[tuple[CudaKernel, set[str]]]]] = {
     "pair.cu": pairs,
+    "halves.cu": halves,
     "attention_queue.cu": queues,
 }
 

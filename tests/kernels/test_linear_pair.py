@@ -3,13 +3,9 @@ when it is loaded. How its text computes is in test_linear_pair_text.py, its cod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 import torch
+from fake_launch import Fake, Launched, faked
 from linear_cases import CPU, EPS, operands
 
 from backends.torch_ops import TorchOps
@@ -27,41 +23,9 @@ FP16, BF16 = torch.float16, torch.bfloat16
 VARIANTS = [(BF16, False, 4), (BF16, True, 4), (FP16, False, 4), (FP16, True, 4), (BF16, False, 2)]
 
 
-@dataclass
-class Launched:
-    """A kernel that is neither compiled nor run."""
-
-    prepared: int = 0
-    launches: list[tuple[int, Sequence[Any]]] = field(default_factory=list)
-
-    def prepare(self) -> None:
-        self.prepared += 1
-
-    def __call__(self, grid: int, args: Sequence[Any]) -> None:
-        self.launches.append((grid, args))
-
-
-@dataclass
-class Fake:
-    """kernels: by (dtype, bias, stages)."""
-
-    kernels: dict[tuple[torch.dtype, bool, int], Launched] = field(default_factory=dict)
-
-    def kernel(self, plan: Plan, dtype: torch.dtype, bias: bool) -> Launched:
-        return self.kernels.setdefault((dtype, bias, plan.stages), Launched())
-
-
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """The driver is asked for nothing; a map says what it was asked for."""
-    found = Fake()
-
-    def tensor_map(tensor: torch.Tensor, *rest: Any) -> Any:
-        return SimpleNamespace(at=tensor.data_ptr(), asked=rest)
-
-    monkeypatch.setattr(linear_pair, "_kernel", found.kernel)
-    monkeypatch.setattr(linear_pair, "tensor_map", tensor_map)
-    return found
+    return faked(linear_pair, monkeypatch)
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
