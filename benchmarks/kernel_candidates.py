@@ -95,11 +95,13 @@ def worth_measuring(place: Place, card: Card) -> bool:
 
 
 def _wide(place: Place, card: Card) -> list[Plan]:
-    """Each with as many turns as one round of programs on the card takes, where it can have several."""
+    """With SwiGLU inside where there is one behind the product; each with as many turns as one round of
+    programs on the card takes, where it can have several."""
+    gate = place.stage == NORM_GATED
     tiles = WIDE_STARTS[0].programs(place.tokens, place.n)
     turns = {WAVES: -(-tiles // card.processors)}
     plans = [replace(plan, turns=turns.get(plan.kernel, 1)) for plan in WIDE_STARTS]
-    return [plan for plan in plans if fits(plan, place, card)]
+    return [plan for plan in plans if plan.gate is gate and fits(plan, place, card)]
 
 
 def _usual(place: Place, card: Card) -> list[Plan]:

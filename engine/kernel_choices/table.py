@@ -140,7 +140,10 @@ def _found(place: Place, row: Mapping[str, Any]) -> Entry:
     rest = row.get("instead")
     entry = Entry(plan, seconds, library, None if rest is None else _found(place, rest))
     if entry.instead is not None and (not entry.in_cuda or entry.instead.in_cuda):
-        raise ValueError(f"for {name_of(place)} it holds a plan and another, one of kernel {CUDA[0]} or both")
+        raise ValueError(
+            f"for {name_of(place)} it holds a plan and another: the first must be of kernel "
+            f"{' or '.join(CUDA)}, the other must not"
+        )
     return entry
 
 

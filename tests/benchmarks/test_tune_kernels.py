@@ -173,7 +173,8 @@ def test_a_run_starts_from_what_the_file_holds(
 def test_above_64_tokens_gated_products_alone_are_measured(
     quick: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The others get no entry, the progress counts what is measured, and there is no total of a step."""
+    """Without kernels in CUDA C++: the others get no entry, the progress counts what is measured, and there
+    is no total of a step."""
     from benchmarks import tune_kernels
 
     gated, down = Place(NORM_GATED, "bfloat16", 1, 28672, 4096), Place(LINEAR, "bfloat16", 1, 4096, 14336)
@@ -193,6 +194,26 @@ def test_above_64_tokens_gated_products_alone_are_measured(
     totals, products = said.out.split("### Products")
     assert [line.split()[1] for line in totals.splitlines() if line[:3] in ("| 6", "| 9", "| 2")] == ["64"]
     assert "| waves 256x64, 8 warps, 3 stages, turns 2, gate |" in products
+
+
+def test_with_kernels_in_cuda_every_product_of_129_tokens_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So there is a total of a step, and what the table holds can be read again."""
+    from benchmarks import tune_kernels
+
+    gated, down = Place(NORM_GATED, "bfloat16", 1, 28672, 4096), Place(LINEAR, "bfloat16", 1, 4096, 14336)
+    table = tmp_path / "t.json"
+    _, measured = without_a_gpu({down: 32.0, gated: 32.0}, tmp_path, monkeypatch)
+    monkeypatch.setattr(tune_kernels, "why_not", lambda: "")
+    assert tune_kernels.main(["--tokens", "128,192,256", "--out", str(table)]) == 0
+    many = [replace(place, tokens=tokens) for tokens in (192, 256) for place in (gated, down)]
+    assert measured == [replace(gated, tokens=128), *many]
+    entries = read(table).entries
+    assert [entries[place].plan for place in many if place.n == down.n] == [Plan("halves", 128, 64, 8, 4)] * 2
+    totals, products = capsys.readouterr().out.split("### Products")
+    assert [line.split()[1] for line in totals.splitlines() if line[:3] in ("| 1", "| 2")] == ["192", "256"]
+    assert "| halves 128x64, 8 warps, 4 stages |" in products
 
 
 def test_where_no_kernel_of_ours_serves_that_is_said(

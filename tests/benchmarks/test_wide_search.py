@@ -1,4 +1,5 @@
-"""The search for fast kernels of more than 64 tokens: gated products alone, few plans. Times are made up."""
+"""The search for fast kernels of more than 64 tokens: few plans, for gated products, and for others where
+kernels in CUDA C++ can be used. Times are made up."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def test_more_tiles_than_a_card_has_processors_are_taken_in_turns() -> None:
 
 @pytest.mark.parametrize("tokens", [96, 128, 192, 256])
 def test_of_many_tokens_gated_products_alone_are_measured(tokens: int) -> None:
-    """And of these none that fill a part of the card, or cannot be computed by our kernels there."""
+    """Without kernels in CUDA C++; and of gated ones none that fill a part of the card, or cannot be
+    computed by our kernels there."""
     gated, ampere = replace(GATED, tokens=tokens), Card(108, 99 << 10)
     assert worth_measuring(gated, H200)
     assert worth_measuring(replace(gated, dtype="float16"), H200)
@@ -80,6 +82,38 @@ def test_pairs_are_tried_where_they_can_be_used(tokens: int) -> None:
         assert not fits(plan, place, H200)
 
 
+@pytest.mark.parametrize("tokens", [64, 96, 128, 192, 256])
+@pytest.mark.parametrize(("stage", "n", "k"), OTHERS)
+def test_halves_are_tried_for_other_products_where_they_can_be_used(
+    stage: str, n: int, k: int, tokens: int
+) -> None:
+    """Of at least 129 tokens; a head's best output has kernels of its own."""
+    place, tile = Place(stage, "bfloat16", tokens, n, k), Plan("tile", 64, 128, 4, 4)
+    served = tokens > 128 and stage != BEST
+    found = starts(place, CUDA_H200, [tile])
+    assert [plan.stages for plan in found if plan.kernel == "halves"] == ([6, 4] if served else [])
+    assert worth_measuring(place, CUDA_H200) == (served or tokens == 64)
+    if not served:
+        assert found == starts(place, H200, [tile])
+        return
+    for plan in found:
+        assert not place.problem(plan)
+        assert plan == Plan("halves", 128, 64, 8, plan.stages)
+        assert neighbours(plan, place, CUDA_H200) == []
+        assert plan.shared_bytes(tokens, 2) <= CUDA_H200.shared
+        assert not fits(plan, place, H200)
+        assert not fits(plan, replace(place, dtype="float32"), CUDA_H200)
+        assert not fits(plan, replace(place, tokens=64), CUDA_H200)
+
+
+def test_halves_that_fill_a_part_of_the_card_are_not_tried() -> None:
+    """Two for every 128 lines and 128 tokens: at least a quarter of the processors."""
+    served = {
+        n: worth_measuring(Place(LINEAR, "float16", 192, n, 4096), CUDA_H200) for n in (576, 1024, 1152)
+    }
+    assert served == {576: False, 1024: False, 1152: True}
+
+
 def timed(seconds: Callable[[Plan | None], float]) -> Stopwatch:
     return Stopwatch(
         lambda plans: [seconds(plan) for plan in plans],
@@ -112,6 +146,19 @@ def test_a_pair_that_wins_alone_has_the_library_beside_it() -> None:
     entry = best_entry(replace(GATED, tokens=192), CUDA_H200, timed(seconds))
     assert entry == Entry(Plan("pair", 256, 64, 8, 4, gate=True), 1.0, 1.1)
     assert entry.without_cuda() == Entry(None, 1.1, 1.1)
+
+
+@pytest.mark.parametrize(("library", "wins"), [(1.1, True), (1.005, False)])
+def test_halves_that_win_have_the_library_beside_them(library: float, wins: bool) -> None:
+    """No other kernel of ours serves there."""
+    place, halves = Place(LINEAR, "bfloat16", 256, 4096, 14336), Plan("halves", 128, 64, 8, 4)
+
+    def seconds(plan: Plan | None) -> float:
+        return library if plan is None else 1.0 if plan.stages == 4 else 1.2
+
+    entry = best_entry(place, CUDA_H200, timed(seconds))
+    assert entry == (Entry(halves, 1.0, library) if wins else Entry(None, library, library))
+    assert entry.without_cuda() == Entry(None, library, library)
 
 
 def test_a_pair_that_does_not_win_is_not_kept() -> None:

@@ -1,5 +1,5 @@
 """The launcher of products by halves, without a GPU: what a kernel is made of, what it is launched with,
-when it is loaded. How its text computes is in test_linear_halves_text.py, its code in test_cuda_sources.py."""
+when it is loaded. How its text computes: test_linear_halves_text.py; its code: test_cuda_sources.py."""
 
 from __future__ import annotations
 
