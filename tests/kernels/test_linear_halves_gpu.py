@@ -1,6 +1,6 @@
-"""Products of 129 to 256 tokens by halves on a GPU: against float64 at an 8B's sizes and at odd ones, the same
-to the bit every time, in graphs, with nothing of what lies around x and the results, and loaded before they
-are needed."""
+"""Products of 129 to 256 tokens by halves on a GPU: against float64 at an 8B's sizes and at odd ones, the
+same to the bit every time, in graphs, with nothing of what lies around x and the results, and loaded before
+they are needed."""
 
 from __future__ import annotations
 
