@@ -24,12 +24,24 @@ __device__ __forceinline__ i64 read(const i64* p) {
   asm volatile("ld.global.cg.s64 %0, [%1];" : "=l"(v) : "l"(p));
   return v;
 }
+// How many programs ended before this one, all they did to the queue done.
+__device__ __forceinline__ u32 ended_before(u32* count) {
+  u32 v;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(v) : "l"(count) : "memory");
+  return v;
+}
 __device__ __forceinline__ float exp2_of(float v) {
   float r;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
   return r;
 }
 __device__ __forceinline__ unsigned short narrow(float v) { return (unsigned short)packed(v, v); }
+__device__ __forceinline__ void store(u32 to, unsigned short v) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(v) : "memory");
+}
+__device__ __forceinline__ void store_zeros(u32 to) {  // 16 bytes
+  asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
+}
 __device__ __forceinline__ void meet() { asm volatile("bar.sync 1, 128;" ::: "memory"); }  // the computing warps
 __device__ __forceinline__ void seen_by_units() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // acc [64, 8] += a^T b, a [16, 64] with its rows in lines (values), b as in `mma`.
@@ -63,7 +75,7 @@ struct Item {  // a place in the queue; page: of the keys that this lane copies 
     if (at >= batch.items) return false;
     length = read(batch.lens + at / KV_HEADS);
     row = read(batch.rows + at / KV_HEADS) * batch.table_row;
-    page = read(batch.table + row + lane % 8 * 8 / PAGE);
+    if ((int)(lane % 8 * 8) <= length) page = read(batch.table + row + lane % 8 * 8 / PAGE);  // a row may have no more
     return true;
   }
 };
@@ -170,13 +182,13 @@ __device__ __forceinline__ void consume(Ring ring, Asked asked, u32 weights, uns
 #pragma unroll
       for (u32 i = 0; i < 4; i++) {  // a line for each query head, swizzled as TMA would
         const u32 line = column + i % 2, place = (key + i / 2 * 8) * 2;
-        asm volatile("st.shared.b16 [%0], %1;" ::"r"(weights + line * 128 + (place ^ line << 4)), "h"(narrow(score[i])) : "memory");
+        store(weights + line * 128 + (place ^ line << 4), narrow(score[i]));
       }
       const u32 values = ring.place();
       barrier_wait(ring.full + 8 * ring.unit, ring.phase);
       for (u32 i = live * 16 + threadIdx.x; live < (int)KEYS && i < KEYS * 16; i += THREADS) {  // may hold no numbers
         const u32 line = i / 128 * EIGHT + i % 16 / 8 * HALF + i / 16 % 8 * 128 + i % 8 * 16;
-        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(values + line), "r"(0) : "memory");
+        store_zeros(values + line);
       }
       seen_by_units();
       meet();
@@ -220,7 +232,7 @@ attention_queue(const __grid_constant__ Map q, const __grid_constant__ Map keys,
     barriers_ready();
   }
   for (u32 i = threadIdx.x; i < 2 * QUERIES / 4; i += THREADS + 32)  // query heads that there are none of stay zero
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(queries + 4 * i), "r"(0) : "memory");
+    shared_store(queries + 4 * i, 0);
   seen_by_units();
   __syncthreads();
   const u32 warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // the same for all of it, as the compiler then knows
@@ -228,6 +240,6 @@ attention_queue(const __grid_constant__ Map q, const __grid_constant__ Map keys,
     consume(ring, asked, weights, out, scale, tops, sums);
   } else {
     produce(ring, asked, &q, &keys, &values, {table, rows, lens, items, table_row}, queue);
-    if (threadIdx.x % 32 == 0 && atomicAdd(queue + 1, 1) == gridDim.x - 1) queue[0] = 0, queue[1] = 0;
+    if (threadIdx.x % 32 == 0 && ended_before(queue + 1) == gridDim.x - 1) queue[0] = 0, queue[1] = 0;
   }
 }
