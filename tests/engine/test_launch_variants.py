@@ -35,6 +35,7 @@ BASE = (
     "sampling.max_tokens=3",
 )
 LONG = ("cache.max_context=1024",)
+CROWD = (*LONG, "model.heads=32", "model.kv_heads=32", "model.head_dim=128", "cache.tokens=12000")  # queue
 WIDE_HEADS = (*LONG, "model.heads=8", "model.kv_heads=8", "model.head_dim=128")  # whose passes are streamed
 
 
@@ -77,6 +78,8 @@ def serve(llm: LLM, batches: Sequence[int]) -> None:
         (40, WIDE_HEADS),
         (40, (*WIDE_HEADS, "model.heads=32", "spec=ngram", "step_costs=measure")),
         (40, (*WIDE_HEADS, "spec=eagle3", "spec.load=dummy", "step_costs=measure")),
+        (41, CROWD),
+        (41, (*CROWD, "spec=eagle3", "spec.load=dummy", "step_costs=measure")),
         (20, (*LONG, "model.heads=7", "model.kv_heads=1", "model.head_dim=128")),
         (12, (*LONG, "model.heads=16", "model.kv_heads=1")),
         (80, (*LONG, "model.heads=12", "model.kv_heads=4", "attention.kv_splits=4")),
@@ -99,7 +102,8 @@ def test_serving_launches_nothing_new(
         serve(llm, [running])
     names = {name for name, _ in before}
     assert {"_attention_tile", "_rms_norm", "_rope_store", "_silu_mul", "_block_best", "_enter_run"} <= names
-    assert ("_attention_stream" in names) is (running == 40 and "model.head_dim=128" in more)
+    assert ("_attention_stream" in names) is (running >= 40 and "model.head_dim=128" in more)
+    assert ("attention_queue" in names) is (running == 41)
     assert found - before == set()
 
 

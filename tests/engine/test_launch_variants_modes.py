@@ -23,6 +23,7 @@ RUNNING = 20
 BATCHES = (1, 2, 8, 15, RUNNING)
 HALVES = ("tbo=two_batch", "tbo.min_tokens=2")
 STREAMED = ("model.head_dim=128", "model.heads=8", "model.kv_heads=8")
+QUEUED = ("model.head_dim=128", "model.heads=80", "model.kv_heads=80", "cache.tokens=5000")
 BUCKETS = "pcg.buckets=[64,256,1024]"
 
 
@@ -43,6 +44,8 @@ def start(llm: LLM, *, halved: bool) -> None:
         ("graph=step",),
         ("graph=step", *STREAMED),
         (*HALVES, *STREAMED),
+        (*HALVES, *QUEUED),
+        ("graph=step", *QUEUED),
     ],
     ids=str,
 )
@@ -61,6 +64,7 @@ def test_serving_launches_nothing_new(
     names = {name for name, _ in before}
     assert "_attention_tile" in names
     assert ("_attention_stream" in names) is (STREAMED[0] in mode)
+    assert ("attention_queue" in names) is (QUEUED[1] in mode)
     assert found - before == set()
 
 

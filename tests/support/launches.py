@@ -2,7 +2,7 @@
 
 A variant is what Triton compiles anew for: constants, launch options, and of every other operand its type,
 whether an integer is 1 or a multiple of 16 and whether a pointer is aligned to 16 bytes, unless the kernel
-says that it does not matter. Kernels that lead a request to its end run in the interpreter.
+says that it does not matter; of kernels in CUDA C++ their constants. Kernels that lead a request to its end run in the interpreter.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -72,6 +72,7 @@ def _choose_as_on_a_gpu(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(backend, "_settle_triton", lambda device: None)
     patch.setattr(backend, "_capability", lambda device: CAPABILITY)
     patch.setattr(backend, "_programs", lambda device: 4 * PROCESSORS)
+    patch.setattr(backend, "_queued", lambda: True)
     patch.setattr(backend.TritonAttention, "dtypes", {"cpu": ("bfloat16",)})
 
 
@@ -79,6 +80,9 @@ def _tell(patch: pytest.MonkeyPatch, found: set[Variant]) -> None:
     """Launches are noted in `found`; tensors that no kernel fills hold zeros, which are tokens and slots."""
     from triton.experimental.gluon._runtime import GluonJITFunction
     from triton.runtime.interpreter import InterpretedFunction
+
+    import kernels.attention_queue as queue
+    from kernels.cuda.kernel import CudaKernel
 
     run = InterpretedFunction.run
 
@@ -93,6 +97,11 @@ def _tell(patch: pytest.MonkeyPatch, found: set[Variant]) -> None:
     def note(kernel: Any, *operands: Any, grid: Any, warmup: bool, **options: Any) -> None:
         found.add(variant(kernel, operands, options))
 
+    def load(kernel: CudaKernel, grid: int, args: Sequence[Any]) -> None:
+        found.add((kernel.name, tuple(kernel.source.defines.items())))
+
+    patch.setattr(CudaKernel, "__call__", load)
+    patch.setattr(queue, "tensor_map", lambda *what: None)  # the driver's
     patch.setattr(InterpretedFunction, "run", record)
     patch.setattr(GluonJITFunction, "run", note)  # for which there is no interpreter
     for place, name in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty")):
