@@ -90,7 +90,7 @@ def warmed(scratch: ScratchSteps, batches: BatchMode, around: ModeContext) -> in
     if around.device == "cpu":
         return 0
     longest = min(around.chunk_tokens, around.context - 1)
-    limits = Limits(longest, around.chunk_tokens, batches.splits_batch)
+    limits = Limits(longest, around.chunk_tokens, batches.splits_batch, batches.whole)
     return warm_up(scratch, around.widths, limits, around.metrics, around.progress)
 
 

@@ -114,6 +114,10 @@ class BatchMode(ExecutionMode):
         """What runs a pass from begin to end over that backend."""
         return passes.OneBatch(begins, attention)
 
+    def whole(self, width: int) -> int:
+        """Requests of the largest decode pass of that width that is too small to be cut; 0: none is cut."""
+        return 0
+
 
 class NoTwoBatch(BatchMode):
     """One batch at a time."""

@@ -49,6 +49,9 @@ class TwoBatch(BatchMode):
     def attention(self, make: Callable[[], AttentionBackend]) -> AttentionBackend:
         return TwoBatchAttention(make(), make(), self._cutter.parts)
 
+    def whole(self, width: int) -> int:
+        return self._cutter.whole(width)
+
     def driver(self, begins: Passes, attention: AttentionBackend, context: ModeContext) -> Driver:
         log.warning("tbo=two_batch: nothing to overlap: %s; compare with tbo=none", self.drawback)
         return driver.TwoBatches(begins, attention, self._cutter, context.metrics)

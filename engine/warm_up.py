@@ -6,7 +6,7 @@ certain and drawn tokens. Nothing of kernels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.kernel_choices.plans import LEAN_TOKENS
@@ -25,11 +25,13 @@ WHAT = "compiling kernels"
 @dataclass(frozen=True)
 class Limits:
     """longest: tokens of the largest prompt; chunk: of all prompts of a prefill pass together, at least as
-    many; halved: whether a pass is cut at the request boundary nearest to its middle."""
+    many; halved: whether a pass is cut at the request boundary nearest to its middle; whole: width -> requests
+    of the largest decode pass that is too small for that."""
 
     longest: int
     chunk: int
     halved: bool = False
+    whole: Callable[[int], int] = lambda width: 0
 
 
 def warm_up(
@@ -37,8 +39,11 @@ def warm_up(
 ) -> int:
     """Run them, eagerly; returns how many. widths: of decode steps."""
     prompts = prefill_passes(scratch.max_batch, limits)
-    batches = batch_sizes(scratch.max_batch, halved=limits.halved)
-    decodes = [(batch, width, SamplingClass()) for width in widths for batch in batches]
+    decodes = [
+        (batch, width, SamplingClass())
+        for width in widths
+        for batch in batch_sizes(scratch.max_batch, halved=limits.halved, whole=limits.whole(width))
+    ]
     decodes += [(batch, width, DRAWN) for width in widths for batch in sorted({1, scratch.max_batch})]
     total = len(prompts) + len(decodes)
     with scratch.untouched(), metrics.unchanged():
@@ -75,8 +80,9 @@ def _crowded_half(tokens: int, most: int, limits: Limits) -> tuple[int, ...]:
     return (*(1,) * beside, tokens, other) if most > 1 and other else (tokens,)
 
 
-def batch_sizes(most: int, *, halved: bool = False) -> list[int]:
-    """Powers of two, a quarter more of each from 16 on, the largest batch, and those around few tokens.
+def batch_sizes(most: int, *, halved: bool = False, whole: int = 0) -> list[int]:
+    """Powers of two, a quarter more of each from 16 on, the largest batch, the largest that stays whole where
+    others are halved (`whole`; 0: none), and those around few tokens.
 
     The quarters: attention takes other tiles, and splits no longer, from limits of its own on; between two of
     those there may be no power of two: 133 to 160 requests with 8 KV heads and 132 processors. Few tokens:
@@ -88,4 +94,4 @@ def batch_sizes(most: int, *, halved: bool = False) -> list[int]:
     last = {LEAN_TOKENS // width for width in range(1, LEAN_TOKENS + 1)}
     around = last | {size + 1 for size in last}
     around |= {2 * size for size in around if halved}
-    return sorted(size for size in powers | quarters | around | {most} if size <= most)
+    return sorted(size for size in powers | quarters | around | {most, whole} if 0 < size <= most)

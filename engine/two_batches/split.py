@@ -57,6 +57,10 @@ class Cutter:
         cut = middle(batch) if enough else None
         return (batch,) if cut is None else split(batch, cut)
 
+    def whole(self, width: int) -> int:
+        """Requests of the largest pass of `width` tokens each that stays as it is."""
+        return max(self.min_requests - 1, (self.min_tokens - 1) // width)
+
 
 def split(batch: ForwardBatch, cut: Cut) -> tuple[ForwardBatch, ForwardBatch]:
     """Both halves. Must run where what made the batch is ordered before: a few small copies are launched."""

@@ -15,6 +15,7 @@ from support.engines import make
 from test_launch_variants import BASE, LONG, serve
 
 from engine.llm import LLM
+from engine.params import SamplingParams
 from engine.two_batches.split import middle
 from engine.warm_up import Limits, prefill_passes, warm_up
 
@@ -30,7 +31,8 @@ BUCKETS = "pcg.buckets=[64,256,1024]"
 def start(llm: LLM, *, halved: bool) -> None:
     """What an engine runs on a GPU before its first request."""
     modes = llm._container.modes()
-    limits = Limits(min(modes.chunk_tokens, modes.context - 1), modes.chunk_tokens, halved)
+    whole = llm._container.tbo().whole
+    limits = Limits(min(modes.chunk_tokens, modes.context - 1), modes.chunk_tokens, halved, whole)
     warm_up(llm._container.eager(), modes.widths, limits, llm.metrics, lambda *_: None)
 
 
@@ -65,6 +67,24 @@ def test_serving_launches_nothing_new(
     assert "_attention_tile" in names
     assert ("_attention_stream" in names) is (STREAMED[0] in mode)
     assert ("attention_queue" in names) is (QUEUED[1] in mode)
+    assert found - before == set()
+
+
+@pytest.mark.parametrize("smallest", ["tbo.min_tokens=32", "tbo.min_requests=30"])
+def test_so_are_those_of_passes_too_small_to_be_cut(
+    smallest: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of 48 requests at most, 25 to 31 fill the queue where they are one batch; 24, half of 48, do not."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    from support.launches import recorded
+
+    heads = ("model.head_dim=128", "model.heads=32", "model.kv_heads=32", "cache.tokens=12000")
+    options = (*BASE, *LONG, *heads, "tbo=two_batch", "tbo.min_tokens=2", smallest)
+    with recorded(monkeypatch) as found, make(*options, "scheduler.max_running=48") as llm:
+        start(llm, halved=True)
+        before = set(found)
+        llm.generate([[3, 4]] * 27, SamplingParams(max_tokens=3, ignore_eos=True))
+    assert "attention_queue" in {name for name, _ in found}
     assert found - before == set()
 
 

@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 
 from engine.kernel_choices.plans import LEAN_TOKENS
+from engine.two_batches.split import Cutter
 from engine.warm_up import batch_sizes
 from kernels.attention_queue import MOST_HEADS
 from kernels.attention_splits import SplitPlan
@@ -69,3 +70,17 @@ def test_halves_of_passes_meet_every_kernel(dim: int, heads: tuple[int, int], le
             for half in (batch // 2, -(-batch // 2))
         }
         assert served <= known, (width, positions, most)
+
+
+@pytest.mark.parametrize("cutter", [Cutter(2, 32), Cutter(20, 2), Cutter(40, 64)], ids=str)
+@pytest.mark.parametrize("heads", [(32, 8), (32, 32), (16, 4)], ids=str)
+def test_passes_too_small_to_be_halved_meet_every_kernel(heads: tuple[int, int], cutter: Cutter) -> None:
+    """Of 32 KV heads, 25 to 31 requests queue as one batch, halves of 48 do not."""
+    device = Device(heads, 128, {1, 2, 3, 4, 5})
+    for width, positions, most in product((1, 2, 5), (256, 8192), (7, 48, 200)):
+        whole = cutter.whole(width)
+        served, known = (
+            {device.kernel(batch if batch <= whole else -(-batch // 2), width, positions) for batch in sizes}
+            for sizes in (range(1, most + 1), batch_sizes(most, halved=True, whole=whole))
+        )
+        assert served == known, (width, positions, most)

@@ -11,7 +11,7 @@ import torch
 from engine.batch import ForwardBatch, Mode, SeqLens
 from engine.errors import InternalError
 from engine.two_batches import split as splitting
-from engine.two_batches.split import BATCH, LENS, Cut, middle, split
+from engine.two_batches.split import BATCH, LENS, Cut, Cutter, middle, split
 
 SHARED = {"mode", "page_table", "width", "page_size"}
 
@@ -137,3 +137,10 @@ def test_halves_start_where_kernels_expect_a_pointer() -> None:
         for half in split(verify_batch(size, 1), middle(verify_batch(size, 1))):  # type: ignore[arg-type]
             for tensor in (half.rows, half.positions, half.slots, half.seq_lens.device, half.query_start):
                 assert tensor.data_ptr() % splitting.ALIGNMENT == 0
+
+
+@pytest.mark.parametrize("cutter", [Cutter(2, 32), Cutter(9, 2), Cutter(2, 2)], ids=str)
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_the_largest_pass_that_stays_whole(cutter: Cutter, width: int) -> None:
+    whole = cutter.whole(width)
+    assert [len(cutter.parts(verify_batch(size, width))) for size in (whole, whole + 1)] == [1, 2]
