@@ -25,8 +25,8 @@ WHAT = "compiling kernels"
 @dataclass(frozen=True)
 class Limits:
     """longest: tokens of the largest prompt; chunk: of all prompts of a prefill pass together, at least as
-    many; halved: whether a pass is cut at the request boundary nearest to its middle; whole: width -> requests
-    of the largest decode pass that is too small for that."""
+    many; halved: whether a pass is cut at the request boundary nearest to its middle; whole: of a width, the
+    requests of the largest decode pass that is too small for that."""
 
     longest: int
     chunk: int

@@ -46,7 +46,7 @@ def attention_queue(
     must be in `kv`. queue: int32 [2], zero before and after, of launches one after another; programs: that
     run at once. Raises CudaCompileError, CudaDriverError."""
     (requests, heads, dim), (slots, kv_heads, _) = q.shape, kv.k.shape
-    group, items, row = heads // kv_heads, requests * kv_heads, kv.k.stride(0) * q.element_size()
+    group, items = heads // kv_heads, requests * kv_heads
     half, bytes_of = dim // 2, q.element_size()
     queries = tensor_map(
         q, (half, heads, 2, requests), (q.stride(1) * bytes_of, half * bytes_of, q.stride(0) * bytes_of),
@@ -56,7 +56,7 @@ def attention_queue(
         tensor_map(
             side, (half, 8, 2 * kv_heads, slots // 8), (row, half * bytes_of, 8 * row), (half, 8, 2, 1)
         )
-        for side in (kv.k, kv.v)
+        for side, row in ((side, side.stride(0) * bytes_of) for side in (kv.k, kv.v))
     ]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     table, lens = batch.page_table, batch.seq_lens.device

@@ -3,10 +3,12 @@ what comes out."""
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,10 @@ from test_attention_stream import LENS, Pass, on_hopper, reference
 from torch import Tensor
 
 import kernels.attention_queue as queue_module
+from backends import triton as backend
 from kernels.attention_decode import attention_decode
 from kernels.attention_merge import Workspace
-from kernels.attention_queue import attention_queue, kernel, queues
+from kernels.attention_queue import QUEUE, attention_queue, kernel, queues
 from kernels.attention_splits import Space, SplitPlan
 from kernels.attention_tiles import HOPPER, tiles_for
 from kernels.cuda.compile import build
@@ -166,6 +169,33 @@ def test_decode_hands_it_what_it_can(requests: int, queued: bool, monkeypatch: p
     for rest in taken:
         assert (rest[4].data_ptr(), rest[4].numel(), rest[5]) == (room.arrivals.data_ptr(), 2, 264)
     assert tiles.dependent().queued is queued
+
+
+@pytest.mark.parametrize("reason", ["", "there is no compiler"])
+def test_a_gpu_where_it_cannot_be_used_is_told_of_once(
+    reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("kernels.cuda.available.why_not", lambda: reason)
+    backend._queued.cache_clear()
+    with caplog.at_level(logging.WARNING, "syncless"):
+        assert [backend._queued() for _ in range(2)] == [not reason] * 2
+    backend._queued.cache_clear()
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [reason] * bool(reason)
+
+
+@pytest.mark.parametrize("processors", [1, 16, 78, 132])
+def test_there_are_counters_wherever_passes_queue(processors: int) -> None:
+    for fixed, positions in product((0, 3), (16, 64, 4096)):
+        plan = SplitPlan(4 * processors, fixed, 64)
+        for requests, kv_heads in product((1, 2, 99, 256), (1, 8, 96)):
+            space = Space(
+                plan.cells(requests, 1, 4 * kv_heads, kv_heads, positions),
+                plan.split_tiles(requests, 1, 4 * kv_heads, kv_heads),
+                128,
+            )
+            assert space.arrivals >= QUEUE
+            assert not (fixed and plan.queueing(requests, kv_heads))
+            assert plan.staying > 0
 
 
 class Noted:

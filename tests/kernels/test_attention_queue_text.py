@@ -143,7 +143,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 def world(version: Version, chance: random.Random, requests: int) -> tuple[Tensor, LayerKV, ForwardBatch]:
     """Requests whose lengths are edges, in rows of a table that holds no more than they need, two of them
-    padding; what no request reads is no number, and what no page holds is no page."""
+    padding, and pools that are parts of others, each of its own; what no request reads is no number, and what
+    no page holds is no page."""
     lens = tuple(chance.choices(EDGES[: chance.choice((5, len(EDGES)))], k=requests))
     case = Pass(lens, heads=version.kv_heads * version.group, kv_heads=version.kv_heads, page=version.page)
     rows = torch.tensor(chance.sample(range(1, requests + 1), requests))
@@ -155,7 +156,11 @@ def world(version: Version, chance: random.Random, requests: int) -> tuple[Tenso
         for side in (kv.k, kv.v):
             side[0] = torch.randn(side[0].shape).to(side.dtype)
         batch = replace(batch, seq_lens=replace(batch.seq_lens, bound=(lens[0], 0, 0, *lens[3:])))
-    return q, kv, batch
+    wide = [torch.full((len(kv.k), version.kv_heads + n, 128), torch.nan, dtype=q.dtype) for n in (1, 3)]
+    for around, side in zip(wide, (kv.k, kv.v), strict=True):
+        around[:, 1 : version.kv_heads + 1] = side
+    k, v = (around[:, 1 : version.kv_heads + 1] for around in wide)
+    return q, LayerKV(0, k, v), batch
 
 
 def problem(built: Built, version: Version, seed: int) -> str:

@@ -2,7 +2,8 @@
 
 A variant is what Triton compiles anew for: constants, launch options, and of every other operand its type,
 whether an integer is 1 or a multiple of 16 and whether a pointer is aligned to 16 bytes, unless the kernel
-says that it does not matter; of kernels in CUDA C++ their constants. Kernels that lead a request to its end run in the interpreter.
+says that it does not matter; of kernels in CUDA C++ their constants. Kernels that lead a request to its end
+run in the interpreter.
 """
 
 from __future__ import annotations
