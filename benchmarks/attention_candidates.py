@@ -32,16 +32,19 @@ EXTEND = (
 
 @dataclass(frozen=True)
 class Way:
-    """A tile, and whether it is that of the kernel in attention_stream."""
+    """A tile, and whether it is that of the kernel in attention_stream; None: the kernel in attention_queue,
+    which has neither tiles nor splits."""
 
-    tile: Tile
+    tile: Tile | None
     streamed: bool = False
 
     def run(self, bench: Bench, plan: SplitPlan) -> Run:
+        if self.tile is None:
+            return bench.queue(plan)
         return bench.stream(self.tile, plan) if self.streamed else bench.decode(self.tile, plan)
 
     def __str__(self) -> str:
-        return "streamed " * self.streamed + text_of(self.tile)
+        return "queued" if self.tile is None else "streamed " * self.streamed + text_of(self.tile)
 
 
 def decode_ways(bench: Bench, plan: SplitPlan, tiles: Tiles, early: bool) -> tuple[Way, list[Way]]:
@@ -59,6 +62,10 @@ def decode_ways(bench: Bench, plan: SplitPlan, tiles: Tiles, early: bool) -> tup
         ]
         if plan.streaming(what.requests, heads.kv):
             chosen = Way(streamed, streamed=True)
+    if tiles.queued and bench.queues():
+        ways.append(Way(None))
+        if plan.queueing(what.requests, heads.kv):
+            chosen = Way(None)
     return chosen, list(dict.fromkeys([chosen, Way(tile), *ways]))
 
 

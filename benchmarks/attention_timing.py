@@ -19,6 +19,7 @@ from engine.batch import ForwardBatch, LayerKV, Mode, SeqLens
 from kernels.attention_decode import attention_decode
 from kernels.attention_extend import attention_extend
 from kernels.attention_merge import Partial, Workspace
+from kernels.attention_queue import QUEUE, attention_queue, queues
 from kernels.attention_splits import Space, SplitPlan
 from kernels.attention_stream import attention_stream, streams
 from kernels.attention_tiles import Tile, Tiles
@@ -131,6 +132,18 @@ class Bench:
     def streams(self, tile: Tile) -> bool:
         """Whether `stream` can compute the pass with such a tile."""
         return streams(self._q, self._pools[0], self.batch, self.what.heads.page, tile)
+
+    def queue(self, plan: SplitPlan) -> Callable[[Tensor, LayerKV], Tensor]:
+        """The kernel of passes of very many requests, whatever the size of this one; where it `queues`."""
+        heads = self.what.heads
+        counters = torch.zeros(QUEUE, dtype=torch.int32, device=self._q.device)
+        return lambda q, kv: attention_queue(
+            q, kv, self.batch, heads.scale, heads.page, counters, plan.staying
+        )
+
+    def queues(self) -> bool:
+        """Whether `queue` can compute the pass, where kernels in CUDA C++ can be used."""
+        return queues(self._q, self._pools[0], self.batch, self.what.heads.page)
 
     def extend(self, tile: Tile, plan: SplitPlan) -> Callable[[Tensor, LayerKV], Tensor]:
         """Our kernel on a prefill pass."""

@@ -21,6 +21,7 @@ from benchmarks.attention_timing import Bench, Heads, Pass, with_splits
 from benchmarks.ceilings import Ceilings, measure
 from kernels.attention_splits import SplitPlan
 from kernels.attention_tiles import Tiles, tiles_for
+from kernels.cuda.available import why_not
 
 HEADS = {"llama-3.1-8b": Heads(32, 8, 128), "smollm2-135m": Heads(9, 3, 64)}
 SPLITS = (1, 2, 4, 8, 16, 32)
@@ -46,7 +47,8 @@ class Card:
         return Bench(what, self.device, int(cache), self.positions)
 
     def tiles(self, dim: int) -> Tiles:
-        return tiles_for(torch.cuda.get_device_capability(self.device)[0], 2, dim)
+        tiles = tiles_for(torch.cuda.get_device_capability(self.device)[0], 2, dim)
+        return replace(tiles, queued=tiles.streamed is not None and not why_not())
 
     def plan(self, tiles: Tiles) -> SplitPlan:
         processors = torch.cuda.get_device_properties(self.device).multi_processor_count
@@ -61,7 +63,7 @@ def decode_row(what: Pass, card: Card) -> tuple[tables.Row, list[tables.Row]]:
     expected = bench.once(bench.library())
     times = {(way, plan): timed(bench, way.run(bench, plan), expected) for way in ways}
     for way, _ in sorted(times, key=lambda key: times[key])[:FINALISTS]:
-        for one in with_splits(plan, SPLITS)[1:]:
+        for one in with_splits(plan, SPLITS)[1:] if way.tile else []:
             times[way, one] = timed(bench, way.run(bench, one), expected)
     best = min(times, key=lambda key: times[key])
     case: tables.Row = {"batch": what.requests, "context": what.before + what.new, "width": what.new}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -132,5 +134,18 @@ def test_what_an_engine_takes_comes_first(requests: int, width: int, streamed: b
     assert any(way.streamed for way in ways) is tried
     assert any(not way.streamed for way in ways)
     assert len(set(ways)) == len(ways)
-    assert all(way.tile.dependent for way in ways)
+    assert all(way.tile and way.tile.dependent for way in ways)
     assert str(Way(Tile(16, 64), streamed=True)).startswith("streamed Tile(16, 64")
+
+
+@pytest.mark.parametrize(
+    ("requests", "width", "tried"), [(98, 1, True), (99, 1, True), (256, 1, True), (256, 2, False)]
+)
+def test_so_does_the_queue_where_it_can_be_used(requests: int, width: int, tried: bool) -> None:
+    bench = Bench(Pass(Heads(32, 8, 128), requests, width, 32 - width, verify=True), CPU, 0)
+    tiles, plan = replace(tiles_for(HOPPER, 2, 128), queued=True), SplitPlan(528, 0, 64)
+    chosen, ways = decode_ways(bench, plan, tiles, True)
+    assert ways[0] == chosen
+    assert (Way(None) in ways) is tried
+    assert (str(chosen) == "queued") is (tried and requests >= 99)
+    assert len(set(ways)) == len(ways) > 1
