@@ -36,6 +36,7 @@ CASES = {
     "seven a group": Pass(MANY, heads=28, kv_heads=4),
     "three a group": Pass(MANY, heads=9, kv_heads=3),
     "pages of 8": Pass(MANY, page=8),
+    "rows of three pages": Pass((0, 1, 20, 9, 7, 22), page=8),
     "pages of 64": Pass(MANY, page=64),
     "pages of 256": Pass(MANY, page=256, dtype=torch.float16),
 }
