@@ -13,11 +13,12 @@ from engine.kernel_choices.plans import (
     BEST,
     CUDA,
     DIRECT,
-    GATED,
+    EVEN,
     HALVES,
     LEAN_TOKENS,
     MOST_TOKENS,
     NORM_GATED,
+    PAIR,
     ROWS,
     SIZES,
     TILE,
@@ -68,7 +69,8 @@ DIRECT_STARTS = (
     Plan(DIRECT, 8, 128, 1, 2), Plan(DIRECT, 16, 256, 2, 4),
 )  # fmt: skip
 WIDE_STARTS = (
-    *(Plan(kernel, 256, 64, 8, stages, gate=True) for kernel in GATED for stages in (4, 3)),
+    *(Plan(kernel, 256, 64, 8, stages, gate=True) for kernel in (WAVES, EVEN) for stages in (4, 3)),
+    *(Plan(PAIR, 256, 64, 8, stages, gate=True) for stages in (3, 2)),
     Plan(HALVES, 128, 64, 8, 6), Plan(HALVES, 128, 64, 8, 4),
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ from kernels.cuda.driver import TensorMap, tensor_map
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.wgmma import mma
 
-_THREADS = 384  # a warp of which one thread fetches, three that idle beside it, and eight that multiply
+_THREADS = 256  # that multiply; one of them fetches
 _ALIGNED = 1024  # bytes that stages begin at multiples of
 _FETCHED = 256  # bytes that the second-level cache fetches at once
 
@@ -32,27 +32,18 @@ def pair(plan: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor
     if x.is_meta:
         kernel.prepare()
         return
-    (tokens, inputs), (first, second) = x.shape, _passes(plan)
-    maps = (
-        _map(matrix, rows, plan.block_k)
-        for matrix, rows in ((x, WIDE_SIDE), (weight, first), (weight, second))
-    )
+    tokens, inputs = x.shape
+    maps = (_map(matrix, rows, plan.block_k) for matrix, rows in ((x, WIDE_SIDE), (weight, plan.share)))
     given = (weight if bias is None else bias, out, tokens, out.shape[1], plan.steps(inputs))
     kernel(plan.programs(tokens, weight.shape[0]), [*maps, *given])
 
 
 @cache
 def _kernel(plan: Plan, dtype: torch.dtype, bias: bool) -> CudaKernel:
-    bfloat, (first, second) = dtype == torch.bfloat16, _passes(plan)
-    sizes = {"FIRST": first, "SECOND": second, "STAGES": plan.stages}
-    defines = {"BF": int(bfloat), "BIAS": int(bias), **sizes}
-    source = Source("pair.cu", defines, mma((2 * first, 2 * second), bfloat))
+    bfloat = dtype == torch.bfloat16
+    defines = {"BF": int(bfloat), "BIAS": int(bias), "LINES": plan.share, "STAGES": plan.stages}
+    source = Source("pair.cu", defines, mma([plan.share], bfloat))
     return CudaKernel(source, "pair", _THREADS, _ALIGNED + plan.shared_bytes(WIDE_SIDE, dtype.itemsize))
-
-
-def _passes(plan: Plan) -> tuple[int, int]:
-    """Lines of the gate in the two passes of a share."""
-    return plan.block_n // 2, plan.block_n * 3 // 8
 
 
 def _map(matrix: Tensor, rows: int, columns: int) -> TensorMap:

@@ -84,16 +84,20 @@ class Plan:
         blocks = -(-tokens // WIDE_SIDE)
         if self.kernel == HALVES:
             return 2 * -(-n // self.block_n) * blocks
-        lines = self.block_n // 2 if self.kernel == WAVES else self.block_n * 7 // 8  # of the gate
-        tiles = -(-n // 2 // lines) * blocks
+        tiles = -(-n // 2 // self.share) * blocks
         return -(-tiles // self.turns)
+
+    @property
+    def share(self) -> int:
+        """Lines of the gate, and as many of up, that a program has at a time (GATED kernels)."""
+        return self.block_n // 2 if self.kernel == WAVES else self.block_n * 7 // 8
 
     def shared_bytes(self, tokens: int, size: int) -> int:
         """Shared memory of a program ("tile", and WIDE ones): operands in flight, of the latter a tile of
-        results too. size: bytes of a weight."""
-        lines = self.block_n // (2 if self.gate else 1)
-        results = lines * self.side(tokens) if self.kernel in WIDE else 0
-        return (self.stages * (self.block_n + self.side(tokens)) * self.block_k + results) * size
+        results too, which "pair" leaves in their place. size: bytes of a weight."""
+        rows = 2 * self.share if self.kernel == PAIR else self.block_n
+        results = self.block_n // (1 + self.gate) if self.kernel in WIDE and self.kernel != PAIR else 0
+        return (self.stages * (rows + self.side(tokens)) * self.block_k + results * self.side(tokens)) * size
 
     def inputs_held(self, tokens: int, k: int) -> int:
         """Registers of a thread in which x stays from block to block, 0 where it is read again ("direct")."""
@@ -124,9 +128,8 @@ class Plan:
         if self.kernel in WIDE and (problem := self._wide_problem(n, k)):
             return problem
         if self.stages < 1 or not 1 <= self.split <= self.steps(k):
-            return (
-                f"stages={self.stages}, split={self.split} do not fit {k} inputs in blocks of {self.block_k}"
-            )
+            inputs = f"{k} inputs in blocks of {self.block_k}"
+            return f"stages={self.stages}, split={self.split} do not fit {inputs}"
         return ""
 
     def _direct_problem(self, k: int) -> str:
@@ -142,9 +145,8 @@ class Plan:
 
     def _wide_problem(self, n: int, k: int) -> str:
         if self.gate is not (self.kernel in GATED):
-            return (
-                f"kernel {self.kernel} computes {'no gated product' if self.gate else 'gated products alone'}"
-            )
+            takes = "no gated product" if self.gate else "gated products alone"
+            return f"kernel {self.kernel} computes {takes}"
         if n % (16 if self.gate else 8) or k % 8:  # a descriptor's rows begin every 16 bytes
             return f"kernel {self.kernel} takes 8 inputs and 8 results at a time, not any {n} x {k}"
         if self.block_n < 64 or self.block_k < 16:
@@ -226,8 +228,7 @@ class Choices:
             kernels = [self._kernels.get((dtype, bucket, product), {None}) for product in products]
             return all(each <= {ROWS, DIRECT} for each in kernels)
 
-        few = range(1, LEAN_TOKENS + 1)
-        return frozenset(tokens for tokens in few if products and without(bucket_of(tokens) or 0))
+        return frozenset(t for t in range(1, LEAN_TOKENS + 1) if products and without(bucket_of(t) or 0))
 
     def plan(self, stage: str, dtype: str, tokens: int, n: int, k: int) -> Plan | None:
         """For x[tokens, k] @ W[n, k]^T."""
@@ -239,8 +240,7 @@ class Choices:
         kernel is compiled for each number, the others serve a whole bucket."""
         found: dict[int, Plan] = {}
         for below, bucket in zip((0, *BUCKETS), BUCKETS, strict=False):
-            plan = self._chosen.get((stage, dtype, bucket, n, k))
-            if plan is not None:
+            if (plan := self._chosen.get((stage, dtype, bucket, n, k))) is not None:
                 first = below + 1 if plan.kernel == ROWS else bucket
                 found |= dict.fromkeys(range(first, bucket + 1), plan)
         return found

@@ -1,7 +1,7 @@
 // Device functions for Hopper (sm_90a) that kernels share: barriers in shared memory, loads by the tensor memory
 // accelerator (TMA), warpgroup products, clusters, 16-bit values. Put in front of every source: no kernel knows it.
 // Defined before: BF, 1 where 16-bit values are bfloat16, 0 where they are float16.
-// Semantics: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "wgmma", "barrier.cluster", "setmaxnreg".
+// Semantics: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "wgmma" and "barrier.cluster".
 typedef unsigned u32;
 typedef unsigned long long u64;
 struct alignas(64) Map { char bytes[128]; };  // a tensor map, passed as `const __grid_constant__ Map`
@@ -81,8 +81,13 @@ __device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_g
 template <int PENDING> __device__ __forceinline__ void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
+// Nothing that reads these sums is moved in front of here, between products that write them.
+template <u32 COUNT> __device__ __forceinline__ void settled(float (&sums)[COUNT]) {
+#pragma unroll
+  for (u32 i = 0; i < COUNT; i++) asm volatile("" : "+f"(sums[i])::"memory");
+}
 
-// Clusters and registers. An address in this block's shared memory as one of another block's, for stores there.
+// Clusters. An address in this block's shared memory as one of another block's, for stores there.
 __device__ __forceinline__ u32 address_at(u32 here, u32 block) {
   u32 there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(block));
@@ -99,12 +104,6 @@ __device__ __forceinline__ u32 cluster_rank() {
 }
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-template <int COUNT> __device__ __forceinline__ void registers_down() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-template <int COUNT> __device__ __forceinline__ void registers_up() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
 // As Triton divides: off by two units in the last place at most, for all values.

@@ -1,10 +1,10 @@
 // Gated products of 129 to 256 tokens: silu(x gate^T) * (x up^T), where W [2F, K] holds the gate's F lines, then up's.
-// Two processors, a cluster, have 128 tokens each and the same lines of W; one reads the gate's for both, the other
-// up's. In a processor one thread fetches, and two groups of 128 threads multiply, 64 tokens each. A share of lines
-// takes two passes over K, of FIRST lines and of SECOND, through one ring of stages that never runs empty.
-// Defined before: FIRST and SECOND, multiples of 32; STAGES, 2 at least; BIAS; `mma` of 2 * FIRST and 2 * SECOND columns.
+// Two processors, a cluster, have 128 tokens each and the same LINES lines of the gate and of up; one reads the gate's
+// for both, the other up's. In a processor two groups of 128 threads multiply, 64 tokens each, with all their sums in
+// registers: of these there are enough only where no thread does anything else, so that one of them fetches as well.
+// Defined before: LINES, a multiple of 32 up to 224; STAGES, 2 at least; BIAS; `mma` of LINES columns.
 constexpr u32 TOKENS = 128, COLUMNS = 64, LINE_BYTES = COLUMNS * 2, X_BYTES = TOKENS * LINE_BYTES;
-constexpr u32 STAGE_BYTES = X_BYTES + 2 * FIRST * LINE_BYTES;
+constexpr u32 PART_BYTES = LINES * LINE_BYTES, STAGE_BYTES = X_BYTES + 2 * PART_BYTES, SUMS = LINES / 2;
 typedef unsigned short u16;
 
 // Stages in shared memory that are filled and emptied in turn: of each, what it waits for, and the next one's number.
@@ -19,18 +19,15 @@ struct Ring {
   }
 };
 
-// What a block works on: `rank` of its tokens and of the part of W that it reads, `lines` F, `first` line of a pass.
+// What a block works on: `rank` of its tokens and of the part of W that it reads, `lines` F, the `first` of its own.
 struct Share { u32 rank, tokens, lines, first; };
 
-template <u32 LINES>
-__device__ __forceinline__ void fetch(Ring& ring, const Map* x, const Map* w, u32 steps, const Share& share) {
-  const u32 line = share.rank * share.lines + share.first;  // past the gate's end that is up's, which nobody stores
-  for (u32 k = 0; k < steps; k++, ring.next()) {
-    barrier_wait(ring.emptied(), ring.phase ^ 1);
-    barrier_expect(ring.filled(), X_BYTES + 2 * LINES * LINE_BYTES);
-    tma_load_shared(ring.w() + share.rank * LINES * LINE_BYTES, w, ring.filled(), READ_ONCE, 3, k * COLUMNS, line);
-    tma_load(ring.x(), x, ring.filled(), READ_OFTEN, k * COLUMNS, share.rank * TOKENS);
-  }
+// Fill a stage with step `k`: a part of W for both blocks. Past the gate's end are up's lines, which nobody stores.
+__device__ __forceinline__ void fetch(const Ring& ring, const Map* x, const Map* w, u32 k, const Share& share) {
+  const u32 line = share.rank * share.lines + share.first;
+  barrier_expect(ring.filled(), STAGE_BYTES);
+  tma_load_shared(ring.w() + share.rank * PART_BYTES, w, ring.filled(), READ_ONCE, 3, k * COLUMNS, line);
+  tma_load(ring.x(), x, ring.filled(), READ_OFTEN, k * COLUMNS, share.rank * TOKENS);
 }
 
 // Both blocks filled the stage, so both are told that a group is done with it.
@@ -38,23 +35,29 @@ __device__ __forceinline__ void release(u32 emptied) {
   if ((threadIdx.x & 127) < 2) barrier_arrive_at(emptied, threadIdx.x & 1);
 }
 
-// 64 tokens' sums: the gate's lines in the first half of `sums`, up's in the second.
-template <u32 LINES>
-__device__ __forceinline__ void multiply(float (&sums)[LINES], Ring& ring, u32 steps, u32 group) {
-  u32 before = 0;
-  for (u32 k = 0; k < steps; k++, ring.next()) {
+// 64 tokens' sums of the gate's lines and of up's. ahead: the stage to be filled next, the one that was read last.
+__device__ __forceinline__ void multiply(float (&gate)[SUMS], float (&up)[SUMS], Ring ring, Ring ahead, u32 steps,
+                                         const Map* x, const Map* w, u32 group, const Share& share) {
+  for (u32 k = 0; k < steps; k++, ring.next(), ahead.next()) {
     barrier_wait(ring.filled(), ring.phase);
     products_begin();
     const u64 a = descriptor(ring.x() + group * 64 * LINE_BYTES), b = descriptor(ring.w());
 #pragma unroll
-    for (u32 part = 0; part < COLUMNS / 16; part++) mma(sums, a + 2 * part, b + 2 * part, (k | part) != 0);
+    for (u32 part = 0; part < COLUMNS / 16; part++) {
+      mma(gate, a + 2 * part, b + 2 * part, (k | part) != 0);
+      mma(up, a + 2 * part, b + (PART_BYTES >> 4) + 2 * part, (k | part) != 0);
+    }
     products_commit();
     products_wait<1>();
-    if (k) release(before);
-    before = ring.emptied();
+    if (k) release(ahead.emptied());
+    if (threadIdx.x == 0 && k + STAGES - 1 < steps) {  // while the units work on this step
+      if (k) barrier_wait(ahead.emptied(), ahead.phase ^ 1);
+      fetch(ahead, x, w, k + STAGES - 1, share);
+    }
+    __syncwarp();
   }
   products_wait<0>();
-  release(before);
+  settled(gate), settled(up);
 }
 
 // Rounded where separate kernels store values: gate, up, silu(gate), and the product when it is packed.
@@ -64,66 +67,51 @@ __device__ __forceinline__ float gated(float gate, float up) {
 }
 
 // Where 8 lines of a token are in a warp's 16 rows of shared memory: neighbours in different banks.
-template <u32 LINES> __device__ __forceinline__ u32 place(u32 row, u32 eight) {
-  return (row * (LINES / 8) + (eight ^ (row & (LINES % 64 ? 3 : 7)))) * 16;
-}
+__device__ __forceinline__ u32 place(u32 row, u32 eight) { return (row * (LINES / 8) + (eight ^ (row & 3))) * 16; }
 
-// A thread has two neighbouring lines of each eight, of two tokens of the warp's 16.
-template <u32 LINES>
-__device__ __forceinline__ void finish(float (&sums)[LINES], u32 room, const u16* bias, const Share& share) {
-  const u32 lane = threadIdx.x & 31, up = LINES / 2;
+// A thread has two neighbouring lines of each eight, of two tokens of the warp's 16. One eight after another, each in a
+// branch of its own: for a compiler that has them overlap there are not enough registers.
+__device__ __forceinline__ void finish(const float (&gate)[SUMS], const float (&up)[SUMS], u32 room, const u16* bias,
+                                       const Share& share) {
+  const u32 lane = threadIdx.x & 31;
 #pragma unroll
   for (u32 eight = 0; eight < LINES / 8; eight++) {
+    if (share.first + eight * 8 >= share.lines) return;
     float more[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #if BIAS
-    if (share.first + eight * 8 < share.lines) {
-      const u16* at = bias + share.first + eight * 8 + lane % 4 * 2;
-      more[0] = widened(at[0]), more[1] = widened(at[1]);
-      more[2] = widened(at[share.lines]), more[3] = widened(at[share.lines + 1]);
-    }
+    const u16* at = bias + share.first + eight * 8 + lane % 4 * 2;
+    more[0] = widened(at[0]), more[1] = widened(at[1]);
+    more[2] = widened(at[share.lines]), more[3] = widened(at[share.lines + 1]);
 #endif
 #pragma unroll
     for (u32 i = 0; i < 2; i++) {
       const u32 n = 4 * eight + 2 * i;
-      const float left = gated(sums[n] + more[0], sums[n + up] + more[2]);
-      const float right = gated(sums[n + 1] + more[1], sums[n + 1 + up] + more[3]);
-      shared_store(room + place<LINES>(lane / 4 + 8 * i, eight) + lane % 4 * 4, packed(left, right));
+      const float left = gated(gate[n] + more[0], up[n] + more[2]);
+      const float right = gated(gate[n + 1] + more[1], up[n + 1] + more[3]);
+      shared_store(room + place(lane / 4 + 8 * i, eight) + lane % 4 * 4, packed(left, right));
     }
   }
 }
 
 // A warp's 16 tokens from `token` on: whole rows side by side, eight lines a store.
-template <u32 LINES>
 __device__ __forceinline__ void store(u16* out, u32 room, u32 token, const Share& share) {
   constexpr u32 EIGHTS = LINES / 8;
   for (u32 n = threadIdx.x & 31; n < 16 * EIGHTS; n += 32) {
     const u32 row = n / EIGHTS, eight = n % EIGHTS, line = share.first + eight * 8;
-    const uint4 v = shared_load16(room + place<LINES>(row, eight));
+    const uint4 v = shared_load16(room + place(row, eight));
     if (token + row < share.tokens && line < share.lines) *(uint4*)(out + (u64)(token + row) * share.lines + line) = v;
   }
 }
 
-template <u32 LINES>
-__device__ __forceinline__ void pass(Ring& ring, u32 steps, u32 room, const u16* bias, u16* out, const Share& share) {
-  const u32 warp = (threadIdx.x >> 5) - 4;  // of the eight that multiply
-  const u32 own = room + warp * 16 * FIRST * 2;  // in either pass: other warps may be in the other
-  float sums[LINES];
-  multiply<LINES>(sums, ring, steps, warp / 4);
-  finish<LINES>(sums, own, bias, share);
-  __syncwarp();
-  store<LINES>(out, own, share.rank * TOKENS + warp * 16, share);
-  __syncwarp();
-}
-
-// x [tokens, K] in boxes of [TOKENS, COLUMNS]; W in boxes of FIRST and of SECOND lines; bias [2F]; out [tokens, F].
-extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
-pair(const __grid_constant__ Map x, const __grid_constant__ Map w_first, const __grid_constant__ Map w_second,
-     const u16* bias, u16* out, int tokens, int lines, int steps) {
+// x [tokens, K] in boxes of [TOKENS, COLUMNS]; W in boxes of [LINES, COLUMNS]; bias [2F]; out [tokens, F].
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(256, 1)
+pair(const __grid_constant__ Map x, const __grid_constant__ Map w, const u16* bias, u16* out, int tokens, int lines,
+     int steps) {
   extern __shared__ unsigned char memory[];
   __shared__ alignas(8) u64 barriers[2 * STAGES];
   const u32 stages = (shared_address(memory) + 1023) & ~1023u, bars = shared_address(barriers);
-  Ring ring = {bars, bars + 8 * STAGES, stages, 0, 0};
-  Share share = {cluster_rank(), (u32)tokens, (u32)lines, blockIdx.x / 2 * (FIRST + SECOND)};
+  const Ring ring = {bars, bars + 8 * STAGES, stages, 0, 0};
+  const Share share = {cluster_rank(), (u32)tokens, (u32)lines, blockIdx.x / 2 * LINES};
   if (threadIdx.x == 0) {
     for (u32 s = 0; s < STAGES; s++) {
       barrier_init(ring.full + 8 * s, 1);
@@ -133,20 +121,18 @@ pair(const __grid_constant__ Map x, const __grid_constant__ Map w_first, const _
   }
   __syncwarp();
   cluster_sync();
-  if (threadIdx.x < 128) {
-    registers_down<40>();
-    if (threadIdx.x == 0) {
-      fetch<FIRST>(ring, &x, &w_first, steps, share);
-      share.first += FIRST;
-      fetch<SECOND>(ring, &x, &w_second, steps, share);
-    }
-  } else {
-    registers_up<232>();
-    const u32 room = stages + STAGES * STAGE_BYTES;
-    pass<FIRST>(ring, steps, room, bias, out, share);
-    share.first += FIRST;
-    pass<SECOND>(ring, steps, room, bias, out, share);
-  }
+  Ring ahead = ring;  // the first stage that is filled only when a step is under way
+  for (u32 k = 0; k < STAGES - 1; k++, ahead.next())
+    if (threadIdx.x == 0 && k < (u32)steps) fetch(ahead, &x, &w, k, share);
+  __syncwarp();
+  const u32 warp = __shfl_sync(~0u, threadIdx.x >> 5, 0);  // the same for all of it, as the compiler then knows
+  float gate[SUMS], up[SUMS];
+  multiply(gate, up, ring, ahead, steps, &x, &w, warp / 4, share);
+  groups_meet();  // nobody reads stages any more, and results take their place
+  const u32 room = stages + warp * 16 * LINES * 2;
+  finish(gate, up, room, bias, share);
+  __syncwarp();
+  store(out, room, share.rank * TOKENS + warp * 16, share);
   __syncwarp();
   cluster_sync();  // no block ends while the other may still arrive at its barriers, or read for it
 }

@@ -1,6 +1,7 @@
 // A cluster of two blocks on a host: its threads are coroutines, which run in an order drawn from a seed. Copies and
 // products happen late or early, as hardware may have it; what no kernel may do ends the run with a sentence. A
 // group's products are done together, whichever of its warps waits for them. Knows no kernel.
+// Defined before: BLOCK_THREADS, a multiple of 128.
 #pragma once
 #include <ucontext.h>
 
@@ -19,7 +20,7 @@ struct uint4 { u32 x, y, z, w; };
 struct Map { const unsigned short* data; u64 height, width, stride, columns, rows; };  // in elements; then the box
 
 namespace host {
-constexpr u32 PER_BLOCK = 384, STACK = 64 << 10, STATIC = 64, DYNAMIC = 128;  // bytes in a block's memory
+constexpr u32 PER_BLOCK = BLOCK_THREADS, STACK = 64 << 10, STATIC = 64, DYNAMIC = 128;  // bytes in a block's memory
 
 struct Barrier { int arrivals, pending; long bytes; u32 phase; };
 struct Product { float* sums; u32 half; u64 a, b; int keep; };
@@ -35,6 +36,7 @@ struct Block {
   std::vector<unsigned char> memory;
   std::map<u32, Barrier> barriers;
   Meeting warps[PER_BLOCK / 32], groups;
+  u32 told[PER_BLOCK / 32][32];  // of shuffles
   std::vector<Batch> batches[PER_BLOCK / 128];
 };
 

@@ -14,7 +14,7 @@ GIVEN = "maps[0], maps[1], bias, out, n[0], n[1], n[2], n[3]"
 
 
 def halved(versions: Sequence[Version], folder: Path) -> Built:
-    return build("halves", GIVEN, {"LINES": 128}, versions, folder)
+    return build("halves", 384, GIVEN, {"LINES": 128}, versions, folder)
 
 
 def launch(x: Tensor, w: Tensor, bias: Tensor, out: Tensor, memory: int) -> Launch:

@@ -57,6 +57,7 @@ template <int PENDING> inline void products_wait() {  // of a group of 128 threa
   host::until([&batches, most] { return batches[most - PENDING - 1].committed == 128; });
   for (u32 n = 0; n < most - PENDING; n++) host::perform(*host::now->block, batches[n]);
 }
+template <u32 COUNT> inline void settled(float (&)[COUNT]) {}
 constexpr u32 BLOCK_AT = 24;  // the bit above which an address of the cluster says whose it is
 inline u32 address_at(u32 here, u32 block) { return here | block << BLOCK_AT; }
 inline void cluster_store16(u32 there, float a, float b, float c, float d) {
@@ -71,8 +72,14 @@ inline void groups_meet() { host::meet(host::now->block->groups, 256); }
 inline u32 cluster_rank() { return host::now->block->rank; }
 inline void cluster_sync() { host::meet(host::cluster, host::threads.size()); }
 inline void __syncwarp() { host::meet(host::now->block->warps[host::now->x / 32], 32); }
-template <int> inline void registers_down() {}
-template <int> inline void registers_up() {}
+inline u32 __shfl_sync(u32, u32 value, u32 from) {
+  u32* told = host::now->block->told[host::now->x / 32];
+  told[host::now->x % 32] = value;
+  __syncwarp();
+  value = told[from];
+  __syncwarp();
+  return value;
+}
 inline float quotient(float a, float b) { return a / b; }
 inline float __expf(float v) { return expf(v); }
 inline float __uint_as_float(u32 bits) { return host::as_float(bits); }

@@ -9,11 +9,11 @@ import torch
 from text_on_host import Built, Launch, Version, build
 from torch import Tensor
 
-GIVEN = "maps[0], maps[1], maps[2], bias, out, n[0], n[1], n[2]"
+GIVEN = "maps[0], maps[1], bias, out, n[0], n[1], n[2]"
 
 
 def pairs(versions: Sequence[Version], folder: Path) -> Built:
-    return build("pair", GIVEN, {"FIRST": 128, "SECOND": 96}, versions, folder)
+    return build("pair", 256, GIVEN, {"LINES": 224}, versions, folder)
 
 
 def launch(x: Tensor, w: Tensor, bias: Tensor, out: Tensor, memory: int) -> Launch:
@@ -21,7 +21,7 @@ def launch(x: Tensor, w: Tensor, bias: Tensor, out: Tensor, memory: int) -> Laun
     a block."""
     (tokens, k), lines = x.shape, out.shape[1]
     numbers = (tokens, lines, -(-k // 64))
-    return Launch(((x, 128), (w, 128), (w, 96)), bias, out, numbers, -(-lines // 224) * 2, memory)
+    return Launch(((x, 128), (w, 224)), bias, out, numbers, -(-lines // 224) * 2, memory)
 
 
 def gated(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:

@@ -18,19 +18,14 @@ from kernels.cuda.kernel import CudaKernel
 
 KINDS = {torch.bfloat16: ".BF16", torch.float16: ""}
 MOST_REGISTERS = 65536
-SHIFTS = (
-    "USETMAXREG.DEALLOC.CTAPOOL",
-    "USETMAXREG.TRY_ALLOC.CTAPOOL",
-)  # of registers, to those that multiply
 
 
 def pairs(dtype: torch.dtype) -> Iterator[tuple[CudaKernel, set[str]]]:
-    for stages in (2, 4):
+    for stages in (2, 3):
         for bias in (False, True):
             plan = Plan(PAIR, 256, 64, warps=8, stages=stages, gate=True)
-            products = {f"HGMMA.64x{width}x16.F32{KINDS[dtype]}" for width in (256, 192)}
-            loads = {"UTMALDG.2D", "UTMALDG.2D.MULTICAST"}
-            yield linear_pair._kernel(plan, dtype, bias), {*products, *loads, "UCGABAR_WAIT", *SHIFTS}
+            product, loads = f"HGMMA.64x224x16.F32{KINDS[dtype]}", {"UTMALDG.2D", "UTMALDG.2D.MULTICAST"}
+            yield linear_pair._kernel(plan, dtype, bias), {product, *loads, "UCGABAR_WAIT"}
 
 
 def halves(dtype: torch.dtype) -> Iterator[tuple[CudaKernel, set[str]]]:

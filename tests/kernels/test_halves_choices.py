@@ -21,7 +21,7 @@ from engine.kernel_choices.table import INTERPRETER, ChoiceTable, Entry, as_docu
 from engine.kernel_choices.usable import usable
 
 HALVES = Plan("halves", 128, 64, 8, 6)
-PAIR = Plan("pair", 256, 64, 8, 4, gate=True)
+PAIR = Plan("pair", 256, 64, 8, 3, gate=True)
 EVEN = replace(PAIR, kernel="even")
 DOWN = Place("linear", "bfloat16", 192, 4096, 14336)
 GATED_256 = replace(GATED, tokens=256)

@@ -18,9 +18,9 @@ from kernels import linear_pair
 from kernels.cuda.nvrtc import CudaCompileError
 from kernels.linear import product
 
-PAIR = Plan("pair", 256, 64, 8, 4, gate=True)
+PAIR = Plan("pair", 256, 64, 8, 3, gate=True)
 FP16, BF16 = torch.float16, torch.bfloat16
-VARIANTS = [(BF16, False, 4), (BF16, True, 4), (FP16, False, 4), (FP16, True, 4), (BF16, False, 2)]
+VARIANTS = [(BF16, False, 3), (BF16, True, 3), (FP16, False, 3), (FP16, True, 3), (BF16, False, 2)]
 
 
 @pytest.fixture
@@ -37,17 +37,16 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
 def test_what_a_launch_is_given(
     fake: Fake, tokens: int, n: int, k: int, grid: int, steps: int, bias: bool
 ) -> None:
-    """Two blocks for every 224 lines; boxes of 64 columns: 128 tokens, and both passes' lines of W."""
+    """Two blocks for every 224 lines; boxes of 64 columns: 128 tokens, and a share's lines of W."""
     given = operands(tokens, n, k, dtype=BF16)
     y, stream = product(PAIR, given.x, given.w, given.bias if bias else None)
     assert (y.shape, y.dtype) == ((tokens, n // 2), BF16)
     assert stream is given.x
-    ((launched, args),) = fake.kernels[BF16, bias, 4].launches
+    ((launched, args),) = fake.kernels[BF16, bias, 3].launches
     assert launched == grid == -(-n // 2 // 224) * 2
-    x, first, second, added, out, *numbers = args
+    x, w, added, out, *numbers = args
     assert (x.at, x.asked) == (given.x.data_ptr(), ((k, tokens), (2 * (k + 16),), (64, 128), 256))
-    assert (first.at, first.asked) == (given.w.data_ptr(), ((k, n), (2 * k,), (64, 128), 256))
-    assert (second.at, second.asked) == (given.w.data_ptr(), ((k, n), (2 * k,), (64, 96), 256))
+    assert (w.at, w.asked) == (given.w.data_ptr(), ((k, n), (2 * k,), (64, 224), 256))
     assert added is (given.bias if bias else given.w)
     assert out.data_ptr() == y.data_ptr()
     assert numbers == [tokens, n // 2, steps]
@@ -63,10 +62,10 @@ def test_kernels_are_made_once_for_each_variant() -> None:
     for (dtype, bias, stages), kernel in made.items():
         again = linear_pair._kernel(Plan("pair", 256, 64, 8, stages, gate=True), dtype, bias)
         assert again is kernel
-        defines = {"BF": int(dtype == BF16), "BIAS": int(bias), "FIRST": 128, "SECOND": 96, "STAGES": stages}
+        defines = {"BF": int(dtype == BF16), "BIAS": int(bias), "LINES": 224, "STAGES": stages}
         assert kernel.source.defines == defines
-        assert (kernel.name, kernel.threads) == ("pair", 384)
-        assert kernel.shared_bytes == 1024 + stages * (128 + 256) * 128 + 128 * 128 * 2
+        assert (kernel.name, kernel.threads) == ("pair", 256)
+        assert kernel.shared_bytes == 1024 + stages * (128 + 2 * 224) * 128
 
 
 def test_on_the_meta_device_it_is_loaded_and_not_run(fake: Fake) -> None:
@@ -99,7 +98,7 @@ def test_a_stage_normalises_and_then_launches_it(fake: Fake) -> None:
         )
         assert y.shape == (tokens, 232)
         torch.testing.assert_close(stream, total, rtol=0, atol=0)
-    counts = [args[5] for _, args in fake.kernels[FP16, False, 4].launches]
+    counts = [args[4] for _, args in fake.kernels[FP16, False, 3].launches]
     assert counts == [129, 192, 193, 256]
 
 
@@ -111,7 +110,7 @@ def test_it_is_loaded_when_its_product_is_first_met(fake: Fake, monkeypatch: pyt
         products = Products(planned(), early=False)
         for _ in range(2):
             assert products.site(NORM_GATED, given.x, DenseLinear(given.w, bias)) is None
-        assert fake.kernels[FP16, bias is not None, 4].prepared == 2  # for 192 tokens and for 256
+        assert fake.kernels[FP16, bias is not None, 3].prepared == 2  # for 192 tokens and for 256
 
 
 def test_what_does_not_compile_is_refused_by_a_sentence(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,14 +24,16 @@ MEMORY = {  # what a host has no word for
 }  # fmt: skip
 RUN = """
 decltype(&v0::%s) kernels[] = {%s};
-extern "C" const char* run(int version, Map* maps, u16* bias, u16* out, int* n, int grid, int room, int at) {
+extern "C" __attribute__((visibility("default")))
+const char* run(int version, Map* maps, u16* bias, u16* out, int* n, int grid, int room, int at) {
   host::wrong.clear();
   host::kernel = [=] { kernels[version](%s); };
   for (int block = 0; block < grid && host::wrong.empty(); block += 2) host::run(block, room, at + block);
   return host::wrong.c_str();
 }
 """
-OPTIONS = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC"]
+# Hidden: of another kernel in this process the state of a cluster has another shape.
+OPTIONS = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fvisibility=hidden"]
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,16 @@ def _map(matrix: Tensor, rows: int) -> Map:
 
 
 def build(
-    kernel: str, given: str, defines: Mapping[str, int], versions: Sequence[Version], folder: Path
+    kernel: str,
+    threads: int,
+    given: str,
+    defines: Mapping[str, int],
+    versions: Sequence[Version],
+    folder: Path,
 ) -> Built:
-    """One library, each version of the kernel in a namespace of its own. given: the arguments that it is
-    called with, of `maps`, `bias`, `out` and the numbers `n`."""
-    parts = [f'#include "{HOST}"\ntypedef unsigned short u16;\n']
+    """One library, each version of the kernel in a namespace of its own. threads: of a block; given: the
+    arguments that it is called with, of `maps`, `bias`, `out` and the numbers `n`."""
+    parts = [f'#define BLOCK_THREADS {threads}\n#include "{HOST}"\ntypedef unsigned short u16;\n']
     parts += [f"#define {name} {value}\n" for name, value in defines.items()]
     for number, version in enumerate(versions):
         parts.append(f"#define STAGES {version.stages}\n#define BIAS {int(version.bias)}\n")
