@@ -32,13 +32,15 @@ def rows(llm: LLM, batches: Sequence[int], context: int, found: ceilings.Ceiling
 
 
 def metered(llm: LLM, batch: int, context: int) -> tuple[Decoded, Power | None]:
-    """A decode step, and what the card drew; nobody tells of a CPU."""
+    """A decode step, and what the card drew in another measurement of it: asking takes time of the host, and
+    perhaps of the card. Nobody tells of a CPU."""
     import torch
 
     if not llm.device.startswith("cuda"):
         return decode(llm, batch, context), None
+    took = decode(llm, batch, context)
     with Meter(torch.device(llm.device)) as meter:
-        took = decode(llm, batch, context)
+        decode(llm, batch, context)
     return took, meter.found
 
 
