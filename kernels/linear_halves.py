@@ -25,10 +25,10 @@ _FETCHED = 256  # bytes that the second-level cache fetches at once
 def halves(plan: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
     """out [T, N] = x weight^T, with bias [N] added: 16-bit values, T 129 to 256; rows of x, which may lie
     apart, and weight begin at multiples of 16 bytes, all else is contiguous. With x on the meta device the
-    kernel is compiled and loaded, and not run."""
+    kernel is compiled and loaded, and not run; with weight there too it is compiled alone."""
     kernel = _kernel(plan, x.dtype, bias is not None)
     if x.is_meta:
-        kernel.prepare()
+        kernel.build() if weight.is_meta else kernel.prepare()
         return
     tokens, inputs = x.shape
     maps = [

@@ -26,11 +26,12 @@ def pair(plan: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor
     """out [T, F] = silu(x gate^T) * (x up^T), weight [2F, K] being gate and then up, bias [2F] added to both.
 
     16-bit values, T 129 to 256; rows of x, which may lie apart, and weight begin at multiples of 16 bytes,
-    all else is contiguous. With x on the meta device the kernel is compiled and loaded, and not run.
+    all else is contiguous. With x on the meta device the kernel is compiled and loaded, and not run;
+    with weight there too it is compiled alone.
     """
     kernel = _kernel(plan, x.dtype, bias is not None)
     if x.is_meta:
-        kernel.prepare()
+        kernel.build() if weight.is_meta else kernel.prepare()
         return
     tokens, inputs = x.shape
     maps = (_map(matrix, rows, plan.block_k) for matrix, rows in ((x, WIDE_SIDE), (weight, plan.share)))

@@ -24,6 +24,10 @@ class CudaKernel:
         self._functions: dict[int, Function] = {}
         self._lock = threading.Lock()
 
+    def build(self) -> None:
+        """Compile into the cache on disk, for another process to load: this one needs no device."""
+        compiled(self.source)
+
     def prepare(self) -> Function:
         """Compile and load for the current device, if that has not been done; nothing is launched."""
         device = torch.cuda.current_device()

@@ -17,8 +17,12 @@ from engine.kernel_choices.plans import Plan
 class Launched:
     """A kernel that is neither compiled nor run."""
 
+    built: int = 0
     prepared: int = 0
     launches: list[tuple[int, Sequence[Any]]] = field(default_factory=list)
+
+    def build(self) -> None:
+        self.built += 1
 
     def prepare(self) -> None:
         self.prepared += 1

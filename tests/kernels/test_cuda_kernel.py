@@ -44,6 +44,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Source]:
     return sources
 
 
+def test_building_compiles_and_asks_no_driver(cuda: FakeCuda, asked: list[Source]) -> None:
+    """Another process loads it from the cache on disk."""
+    before = COMPILED.total
+    CudaKernel(SOURCE, "go", 384, 200_000).build()
+    assert (asked, cuda.calls, COMPILED.total) == ([SOURCE], [], before)
+
+
 def test_preparing_launches_nothing_and_launching_prepares(cuda: FakeCuda, asked: list[Source]) -> None:
     before, made = COMPILED.total, CudaKernel(SOURCE, "go", 384, 200_000)
     assert asked == cuda.calls == []

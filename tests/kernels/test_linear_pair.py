@@ -69,7 +69,8 @@ def test_kernels_are_made_once_for_each_variant() -> None:
 
 
 def test_on_the_meta_device_it_is_loaded_and_not_run(fake: Fake) -> None:
-    """Whatever the weight: a real one in the engine, none in the command that measures."""
+    """With a real weight, as in the engine; without one, as in the processes that compile for the command
+    that measures, it is compiled alone: they have no device of their own."""
     for device in ("cpu", "meta"):
         x, w = (
             torch.empty(192, 72, dtype=FP16, device="meta"),
@@ -78,7 +79,7 @@ def test_on_the_meta_device_it_is_loaded_and_not_run(fake: Fake) -> None:
         y, _ = product(PAIR, x, w)
         assert (y.is_meta, y.shape) == (True, (192, 232))
     (kernel,) = fake.kernels.values()
-    assert (kernel.prepared, kernel.launches) == (2, [])
+    assert (kernel.prepared, kernel.built, kernel.launches) == (1, 1, [])
 
 
 def planned() -> Choices:
