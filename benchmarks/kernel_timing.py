@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -20,9 +21,11 @@ from backends.triton_ops import TritonOps
 from engine.kernel_choices.plans import (
     BEST,
     LINEAR,
+    MOST_TOKENS,
     NO_CHOICES,
     NORM_GATED,
     NORM_LINEAR,
+    TILE,
     Choices,
     Place,
     Plan,
@@ -33,6 +36,7 @@ from speculative.eagle3.shortlist import DenseBest
 CACHES = 4  # how many times the L2 cache the rotated weights are
 LEAST = 12  # products in a graph
 ROUNDS = 7
+LASTING = 0.3  # seconds of a turn above 64 tokens: a card at its limit of power settles on a clock
 EPS = 1e-5
 TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 4e-3}  # of the largest result
 
@@ -64,9 +68,10 @@ class StageTimer:
         ]
 
     def fair(self, plans: Sequence[Plan | None]) -> list[list[float]]:
-        """ROUNDS times of each, turn by turn."""
+        """ROUNDS times of each, turn by turn; of many tokens each at the clock that its power leaves."""
         graphs = [self._graph(plan) for plan in plans]
-        rounds = [[self._seconds(graph) for graph in graphs] for _ in range(ROUNDS)]
+        lasting = LASTING if self._place.tokens > MOST_TOKENS[TILE] else 0.0
+        rounds = [[self._settled(graph, lasting) for graph in graphs] for _ in range(ROUNDS)]
         return [list(times) for times in zip(*rounds, strict=True)]
 
     def _rough(self, plan: Plan) -> float:
@@ -122,6 +127,13 @@ class StageTimer:
     @property
     def _products(self) -> int:
         return max(LEAST, len(self._operands.weights))
+
+    def _settled(self, graph: torch.cuda.CUDAGraph, lasting: float) -> float:
+        """A product's seconds after so many of nothing but its like."""
+        end = time.perf_counter() + lasting
+        while time.perf_counter() < end:
+            self._seconds(graph)
+        return self._seconds(graph)
 
     def _seconds(self, graph: torch.cuda.CUDAGraph) -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
