@@ -127,7 +127,6 @@ def largest_crowd(size: int, most: int, limits: Limits) -> int:
 @pytest.mark.parametrize(
     ("most", "limits"),
     [(8, Limits(40, 90, True)), (3, Limits(32, 32, True)), (6, Limits(20, 64, True)), (1, Limits(9, 9))],
-    ids=str,
 )
 def test_a_prompt_of_every_size_shares_a_half_with_many(most: int, limits: Limits) -> None:
     plain = prefill_passes(most, dataclasses.replace(limits, halved=False))
