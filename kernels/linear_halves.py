@@ -13,13 +13,12 @@ from torch import Tensor
 
 from engine.kernel_choices.plans import WIDE_SIDE, Plan
 from kernels.cuda.compile import Source
-from kernels.cuda.driver import tensor_map
+from kernels.cuda.driver import matrix_map
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.wgmma import mma
 
 _THREADS = 384  # a warp of which one thread fetches, three that idle beside it, and eight that multiply
 _ALIGNED = 1024  # bytes that stages begin at multiples of
-_FETCHED = 256  # bytes that the second-level cache fetches at once
 
 
 def halves(plan: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
@@ -31,13 +30,9 @@ def halves(plan: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tens
         kernel.build() if weight.is_meta else kernel.prepare()
         return
     tokens, inputs = x.shape
-    maps = [
-        tensor_map(
-            matrix, (inputs, matrix.shape[0]), (matrix.stride(0) * matrix.element_size(),),
-            (plan.block_k, rows), _FETCHED,
-        )
-        for matrix, rows in ((x, WIDE_SIDE), (weight, plan.block_n))
-    ]  # fmt: skip
+    maps = (
+        matrix_map(matrix, rows, plan.block_k) for matrix, rows in ((x, WIDE_SIDE), (weight, plan.block_n))
+    )
     given = (weight if bias is None else bias, out, tokens, out.shape[1])
     blocks, steps = -(-tokens // WIDE_SIDE), -(-plan.steps(inputs) // 2)
     kernel(plan.programs(tokens, out.shape[1]), [*maps, *given, steps, blocks])

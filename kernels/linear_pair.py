@@ -13,13 +13,12 @@ from torch import Tensor
 
 from engine.kernel_choices.plans import WIDE_SIDE, Plan
 from kernels.cuda.compile import Source
-from kernels.cuda.driver import TensorMap, tensor_map
+from kernels.cuda.driver import matrix_map
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.wgmma import mma
 
 _THREADS = 256  # that multiply; one of them fetches
 _ALIGNED = 1024  # bytes that stages begin at multiples of
-_FETCHED = 256  # bytes that the second-level cache fetches at once
 
 
 def pair(plan: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
@@ -34,7 +33,7 @@ def pair(plan: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor
         kernel.build() if weight.is_meta else kernel.prepare()
         return
     tokens, inputs = x.shape
-    maps = (_map(matrix, rows, plan.block_k) for matrix, rows in ((x, WIDE_SIDE), (weight, plan.share)))
+    maps = (matrix_map(matrix, rows, plan.block_k) for matrix, rows in ((x, WIDE_SIDE), (weight, plan.share)))
     given = (weight if bias is None else bias, out, tokens, out.shape[1], plan.steps(inputs))
     kernel(plan.programs(tokens, weight.shape[0]), [*maps, *given])
 
@@ -45,8 +44,3 @@ def _kernel(plan: Plan, dtype: torch.dtype, bias: bool) -> CudaKernel:
     defines = {"BF": int(bfloat), "BIAS": int(bias), "LINES": plan.share, "STAGES": plan.stages}
     source = Source("pair.cu", defines, mma([plan.share], bfloat))
     return CudaKernel(source, "pair", _THREADS, _ALIGNED + plan.shared_bytes(WIDE_SIDE, dtype.itemsize))
-
-
-def _map(matrix: Tensor, rows: int, columns: int) -> TensorMap:
-    (height, width), stride = matrix.shape, matrix.stride(0) * matrix.element_size()
-    return tensor_map(matrix, (width, height), (stride,), (columns, rows), _FETCHED)

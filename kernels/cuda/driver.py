@@ -135,6 +135,13 @@ def tensor_map(
     return made
 
 
+def matrix_map(matrix: Tensor, rows: int, columns: int) -> TensorMap:
+    """`tensor_map` of a matrix [N, K] that is read by blocks of its rows, which may lie apart, 256 bytes at
+    once."""
+    (height, width), stride = matrix.shape, matrix.stride(0) * matrix.element_size()
+    return tensor_map(matrix, (width, height), (stride,), (columns, rows), 256)
+
+
 Arg = Tensor | int | float | TensorMap
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from engine.kernel_choices.plans import Plan
+from kernels.cuda import driver
 
 
 @dataclass
@@ -49,5 +50,5 @@ def faked(launcher: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Fake:
         return SimpleNamespace(at=tensor.data_ptr(), asked=rest)
 
     monkeypatch.setattr(launcher, "_kernel", found.kernel)
-    monkeypatch.setattr(launcher, "tensor_map", tensor_map)
+    monkeypatch.setattr(driver, "tensor_map", tensor_map)
     return found

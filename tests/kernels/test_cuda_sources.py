@@ -18,6 +18,8 @@ from kernels.cuda.kernel import CudaKernel
 
 KINDS = {torch.bfloat16: ".BF16", torch.float16: ""}
 MOST_REGISTERS = 65536
+DRIVERS = 1024  # bytes of shared memory of each block that are the driver's
+BESIDE = {"attention_queue.cu": 2}  # blocks of a kernel on a processor, if more than one
 
 
 def pairs(dtype: torch.dtype) -> Iterator[tuple[CudaKernel, set[str]]]:
@@ -37,7 +39,7 @@ def halves(dtype: torch.dtype) -> Iterator[tuple[CudaKernel, set[str]]]:
 
 
 def queues(dtype: torch.dtype) -> Iterator[tuple[CudaKernel, set[str]]]:
-    for kv_heads, group, page in ((8, 4, 16), (1, 8, 256), (3, 1, 8)):
+    for kv_heads, group, page in ((8, 4, 16), (4, 7, 64), (1, 8, 8), (1, 8, 256), (3, 1, 8)):
         products = {f"HGMMA.64x8x16.F32{KINDS[dtype]}"}
         yield attention_queue.kernel(kv_heads, group, page, dtype), {*products, "UTMALDG.4D"}
 
@@ -57,12 +59,13 @@ def test_every_source_is_looked_at() -> None:
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("file", KERNELS)
 def test_sources_fit_a_processor_and_use_its_units(file: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    beside = BESIDE.get(file, 1)
     for kernel, wanted in KERNELS[file](dtype):
         assert kernel.source.file == file
         made = build(kernel.source)
         assert made.log == ""  # nor C7508, C7510, C7512: products that had to wait for one another
         used = usage(made.cubin, tmp_path)[kernel.name]
         assert used["STACK"] == used["LOCAL"] == 0
-        assert used["REG"] * kernel.threads <= MOST_REGISTERS
-        assert kernel.shared_bytes + used["SHARED"] <= MOST_SHARED
+        assert beside * used["REG"] * kernel.threads <= MOST_REGISTERS
+        assert beside * (kernel.shared_bytes + used["SHARED"] + DRIVERS) <= MOST_SHARED + DRIVERS
         assert wanted <= set(instructions(made.cubin, tmp_path)), kernel.source.defines
