@@ -33,7 +33,9 @@ def attention_decode(
     heads, kv_heads = q.shape[1], kv.k.shape[1]
     if tiles.queued and plan.queueing(batch.size, kv_heads) and queues(q, kv, batch, page_size):
         queue = workspace.arrivals[:QUEUE]  # zero between launches, whichever kernel's
-        return attention_queue(q, kv, batch, scale, page_size, queue, plan.staying)
+        return attention_queue(
+            q, kv, batch, scale, page_size, queue, plan.staying, early=tiles.decode.dependent
+        )
     positions = batch.page_table.shape[1] * page_size
     tile = tiles.streamed if plan.streaming(batch.size, kv_heads) else None
     if tile is not None and streams(q, kv, batch, page_size, tile):

@@ -40,11 +40,13 @@ def queues(q: Tensor, kv: LayerKV, batch: ForwardBatch, page_size: int) -> bool:
 
 
 def attention_queue(
-    q: Tensor, kv: LayerKV, batch: ForwardBatch, scale: float, page_size: int, queue: Tensor, programs: int
-) -> Tensor:
+    q: Tensor, kv: LayerKV, batch: ForwardBatch, scale: float, page_size: int, queue: Tensor, programs: int,
+    *, early: bool = False,
+) -> Tensor:  # fmt: skip
     """q [B, Hq, 128], last axis contiguous -> [B, Hq, 128], of a pass that `queues`. The KV of the new tokens
     must be in `kv`. queue: int32 [2], zero before and after, of launches one after another; programs: that
-    run at once. Raises CudaCompileError, CudaDriverError."""
+    run at once. early: old keys and values are copied while the kernel in front ends
+    (kernels.launch.dependent). Raises CudaCompileError, CudaDriverError."""
     (requests, heads, dim), (slots, kv_heads, _) = q.shape, kv.k.shape
     group, items = heads // kv_heads, requests * kv_heads
     half, bytes_of = dim // 2, q.element_size()
@@ -63,6 +65,7 @@ def attention_queue(
     kernel(kv_heads, group, page_size, q.dtype)(
         min(items, programs),
         (queries, *sides, out, table, batch.rows, lens, queue, items, table.stride(0), scale * LOG2_E),
+        early=early,
     )
     return out
 

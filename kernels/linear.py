@@ -109,7 +109,7 @@ def launch(run: Product, sink: Sink) -> None:
     if plan.kernel == DIRECT:
         _launch_direct(run, sink.out)
     elif plan.kernel == PAIR:
-        pair(plan, run.x, run.weight, run.bias, sink.out)
+        pair(plan, run.x, run.weight, run.bias, sink.out, early=run.early)
     elif plan.kernel == HALVES:
         halves(plan, run.x, run.weight, run.bias, sink.out)
     elif plan.kernel in WIDE:

@@ -1,6 +1,6 @@
 """Gated products of 129 to 256 tokens by kernels/cuda/pair.cu, in which two processors read W for each other.
 
-Makes the maps that the kernel reads by, and launches it plainly. Knows no layer.
+Makes the maps that the kernel reads by, and launches it. Knows no layer.
 Legend: T tokens, F outputs of the gate and of up each, K inputs.
 """
 
@@ -21,12 +21,15 @@ _THREADS = 256  # that multiply; one of them fetches
 _ALIGNED = 1024  # bytes that stages begin at multiples of
 
 
-def pair(plan: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+def pair(
+    plan: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *, early: bool = False
+) -> None:
     """out [T, F] = silu(x gate^T) * (x up^T), weight [2F, K] being gate and then up, bias [2F] added to both.
 
     16-bit values, T 129 to 256; rows of x, which may lie apart, and weight begin at multiples of 16 bytes,
     all else is contiguous. With x on the meta device the kernel is compiled and loaded, and not run;
-    with weight there too it is compiled alone.
+    with weight there too it is compiled alone. early: the first weights are fetched while the kernel in
+    front ends (kernels.launch.dependent).
     """
     kernel = _kernel(plan, x.dtype, bias is not None)
     if x.is_meta:
@@ -35,7 +38,7 @@ def pair(plan: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor
     tokens, inputs = x.shape
     maps = (matrix_map(matrix, rows, plan.block_k) for matrix, rows in ((x, WIDE_SIDE), (weight, plan.share)))
     given = (weight if bias is None else bias, out, tokens, out.shape[1], plan.steps(inputs))
-    kernel(plan.programs(tokens, weight.shape[0]), [*maps, *given])
+    kernel(plan.programs(tokens, weight.shape[0]), [*maps, *given], early=early)
 
 
 @cache

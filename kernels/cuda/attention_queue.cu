@@ -93,17 +93,21 @@ __device__ __forceinline__ void produce(Ring ring, Asked asked, const Map* q, co
     }
     const int request = item.at / KV_HEADS, head = item.at % KV_HEADS, reach = item.length + 1;
     const int blocks = (reach + KEYS - 1) / KEYS;
+    const int ahead = turn ? 0 : min(item.length / (int)KEYS, (int)UNITS / 2);  // blocks with no new token in them
     int place = 0;
-    if (lane == 0) {
-      asked.told[slot][0] = item.at;
-      asked.told[slot][1] = reach;
-      barrier_expect(asked.full + 8 * slot, 2 * GROUP * 128);
-      for (u32 half = 0; half < 2; half++)
-        tma_load(asked.queries + slot * QUERIES + half * HALF, q, asked.full + 8 * slot, READ, 0, head * GROUP, half, request);
-      place = atomicAdd(queue, 1) + gridDim.x;
-    }
     more = false;
     for (int block = 0; block < blocks; block++) {
+      if (block == ahead) {
+        if (turn == 0) front_has_ended();
+        if (lane == 0) {
+          asked.told[slot][0] = item.at;
+          asked.told[slot][1] = reach;
+          barrier_expect(asked.full + 8 * slot, 2 * GROUP * 128);
+          for (u32 half = 0; half < 2; half++)
+            tma_load(asked.queries + slot * QUERIES + half * HALF, q, asked.full + 8 * slot, READ, 0, head * GROUP, half, request);
+          place = atomicAdd(queue, 1) + gridDim.x;
+        }
+      }
       const int page = item.page, eights = min(8, (reach - block * (int)KEYS + 7) / 8);
       if (block + 1 < blocks) {  // pages are asked for while the block before them is copied
         const int position = (block + 1) * KEYS + lane % 8 * 8;
@@ -154,8 +158,9 @@ __device__ __forceinline__ void consume(Ring ring, Asked asked, u32 weights, uns
     float acc[2][4] = {}, total[2] = {0, 0}, top[2] = {LOW, LOW};
     for (int block = 0; block < (reach + (int)KEYS - 1) / (int)KEYS; block++) {
       const int live = reach - block * KEYS;
-      float score[4];
+      float score[4] = {};
       barrier_wait(ring.full + 8 * ring.unit, ring.phase);
+      settled(score);
       products_begin();
 #pragma unroll
       for (u32 step = 0; step < HEAD / 16; step++) {
@@ -194,6 +199,7 @@ __device__ __forceinline__ void consume(Ring ring, Asked asked, u32 weights, uns
       meet();
 #pragma unroll
       for (u32 i = 0; i < 8; i++) acc[i / 4][i % 4] *= shrink[i % 2];
+      settled(acc[0]), settled(acc[1]);
       products_begin();
 #pragma unroll
       for (u32 i = 0; i < 8; i++)
@@ -237,6 +243,7 @@ attention_queue(const __grid_constant__ Map q, const __grid_constant__ Map keys,
   __syncthreads();
   const u32 warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // the same for all of it, as the compiler then knows
   if (warp != PRODUCER) {
+    front_has_ended();
     consume(ring, asked, weights, out, scale, tops, sums);
   } else {
     produce(ring, asked, &q, &keys, &values, {table, rows, lens, items, table_row}, queue);

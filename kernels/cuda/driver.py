@@ -23,17 +23,42 @@ _USED = (
     "cuModuleGetFunction",
     "cuFuncSetAttribute",
     "cuTensorMapEncodeTiled",
-    "cuLaunchKernel",
+    "cuLaunchKernelEx",
 )
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64
 _ELEMENTS = {torch.float16: 6, torch.bfloat16: 9}  # CUtensorMapDataType
 _PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}  # CUtensorMapL2promotion
 _SWIZZLE_128, _PLAIN, _ZEROS = 3, 0, 0  # CUtensorMapSwizzle, -Interleave, -FloatOOBfill
+_EARLY = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class CudaDriverError(RuntimeError):
     """The driver refused a call: which, and why."""
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute: eight bytes for its id, 64 for its value."""
+
+    _fields_ = (
+        ("id", ctypes.c_int),
+        ("pad", ctypes.c_int),
+        ("value", ctypes.c_int),
+        ("rest", ctypes.c_int * 15),
+    )
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
 
 
 @dataclass(frozen=True)
@@ -145,23 +170,18 @@ def matrix_map(matrix: Tensor, rows: int, columns: int) -> TensorMap:
 Arg = Tensor | int | float | TensorMap
 
 
-def launch(function: Function, grid: int, threads: int, args: Sequence[Arg]) -> None:
+def launch(function: Function, grid: int, threads: int, args: Sequence[Arg], *, early: bool = False) -> None:
     """Launch `grid` blocks of `threads` on torch's current stream, captured by a CUDA graph or not. A kernel
-    takes tensors as pointers, ints and floats of 32 bits, and maps by value."""
+    takes tensors as pointers, ints and floats of 32 bits, and maps by value. early: blocks may start while
+    the kernel in front ends (kernels.launch.dependent)."""
     _enter_context()
     values = [_value(arg) for arg in args]  # alive until the driver has copied them
-    one, places = ctypes.c_uint(1), (ctypes.c_void_p * len(args))(*[place for place, _ in values])
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    _call(
-        "cuLaunchKernel",
-        ctypes.c_void_p(function.handle),
-        *(ctypes.c_uint(grid), one, one),
-        *(ctypes.c_uint(threads), one, one),
-        ctypes.c_uint(function.shared_bytes),
-        stream,
-        places,
-        None,
-    )
+    places = (ctypes.c_void_p * len(args))(*[place for place, _ in values])
+    config = _Config(
+        (grid, 1, 1), (threads, 1, 1), function.shared_bytes, torch.cuda.current_stream().cuda_stream,
+        ctypes.pointer(_Attribute(id=_EARLY, value=1)), int(early),
+    )  # fmt: skip
+    _call("cuLaunchKernelEx", ctypes.byref(config), ctypes.c_void_p(function.handle), places, None)
 
 
 def _value(arg: Arg) -> tuple[int, Any]:

@@ -17,6 +17,10 @@ __device__ __forceinline__ uint4 shared_load16(u32 from) {  // a multiple of 16
   return v;
 }
 
+// Of a kernel that is launched dependently (PTX ISA, "griddepcontrol"; launched plainly it begins behind it): kernels/
+// launch.py says what a program may do before. The next kernel starts when this one has ended.
+__device__ __forceinline__ void front_has_ended() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // Barriers: addresses in shared memory of 8 bytes each.
 __device__ __forceinline__ void barrier_init(u32 bar, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");

@@ -41,6 +41,6 @@ class CudaKernel:
                 COMPILED.add()
             return self._functions[device]
 
-    def __call__(self, grid: int, args: Sequence[Arg]) -> None:
+    def __call__(self, grid: int, args: Sequence[Arg], *, early: bool = False) -> None:
         """Launch `grid` blocks on torch's current stream (see `driver.launch` on arguments)."""
-        launch(self.prepare(), grid, self.threads, args)
+        launch(self.prepare(), grid, self.threads, args, early=early)

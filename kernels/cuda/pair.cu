@@ -23,10 +23,13 @@ struct Ring {
 struct Share { u32 rank, tokens, lines, first; };
 
 // Fill a stage with step `k`: a part of W for both blocks. Past the gate's end are up's lines, which nobody stores.
-__device__ __forceinline__ void fetch(const Ring& ring, const Map* x, const Map* w, u32 k, const Share& share) {
+__device__ __forceinline__ void fetch_weights(const Ring& ring, const Map* w, u32 k, const Share& share) {
   const u32 line = share.rank * share.lines + share.first;
   barrier_expect(ring.filled(), STAGE_BYTES);
   tma_load_shared(ring.w() + share.rank * PART_BYTES, w, ring.filled(), READ_ONCE, 3, k * COLUMNS, line);
+}
+// And with this block's tokens.
+__device__ __forceinline__ void fetch_tokens(const Ring& ring, const Map* x, u32 k, const Share& share) {
   tma_load(ring.x(), x, ring.filled(), READ_OFTEN, k * COLUMNS, share.rank * TOKENS);
 }
 
@@ -52,7 +55,8 @@ __device__ __forceinline__ void multiply(float (&gate)[SUMS], float (&up)[SUMS],
     if (k) release(ahead.emptied());
     if (threadIdx.x == 0 && k + STAGES - 1 < steps) {  // while the units work on this step
       if (k) barrier_wait(ahead.emptied(), ahead.phase ^ 1);
-      fetch(ahead, x, w, k + STAGES - 1, share);
+      fetch_weights(ahead, w, k + STAGES - 1, share);
+      fetch_tokens(ahead, x, k + STAGES - 1, share);
     }
     __syncwarp();
   }
@@ -123,7 +127,11 @@ pair(const __grid_constant__ Map x, const __grid_constant__ Map w, const u16* bi
   cluster_sync();
   Ring ahead = ring;  // the first stage that is filled only when a step is under way
   for (u32 k = 0; k < STAGES - 1; k++, ahead.next())
-    if (threadIdx.x == 0 && k < (u32)steps) fetch(ahead, &x, &w, k, share);
+    if (threadIdx.x == 0 && k < (u32)steps) fetch_weights(ahead, &w, k, share);
+  front_has_ended();
+  ahead = ring;
+  for (u32 k = 0; k < STAGES - 1; k++, ahead.next())
+    if (threadIdx.x == 0 && k < (u32)steps) fetch_tokens(ahead, &x, k, share);
   __syncwarp();
   const u32 warp = __shfl_sync(~0u, threadIdx.x >> 5, 0);  // the same for all of it, as the compiler then knows
   float gate[SUMS], up[SUMS];

@@ -25,6 +25,7 @@ from engine.params import SamplingParams
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="recorded by Triton's interpreter")
 # Kernel -> what it reads before its wait, weights apart; of the pools only the KV of earlier passes.
+# Streams and the queue, launched in the place of tiles, read no more (tests/kernels/test_launch_rules.py).
 EARLY = {
     "_attention_tile": ("table_ptr", "rows_ptr", "lens_ptr", "start_ptr", "tree_ptr", "k_ptr", "v_ptr"),
     "_rope_store": ("positions_ptr", "slots_ptr", "cos_ptr", "sin_ptr"),

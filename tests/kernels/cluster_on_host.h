@@ -1,6 +1,6 @@
 // A cluster of two blocks on a host: its threads are coroutines, which run in an order drawn from a seed. Copies and
-// products happen late or early, as hardware may have it; what no kernel may do ends the run with a sentence. A
-// group's products are done together, whichever of its warps waits for them. Knows no kernel.
+// products happen late or early, and the kernel in front ends, as hardware may have it; what no kernel may do ends the
+// run with a sentence. A group's products are done together, whichever of its warps waits for them. Knows no kernel.
 // Defined before: BLOCK_THREADS, a multiple of 128.
 #pragma once
 #include <ucontext.h>
@@ -13,6 +13,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "front_on_host.h"
 
 typedef unsigned u32;
 typedef unsigned long long u64;
@@ -33,6 +35,7 @@ struct Meeting { u32 here = 0, turn = 0; };
 
 struct Block {
   u32 rank, number, running = PER_BLOCK;
+  bool waited = false;  // for the kernel in front
   std::vector<unsigned char> memory;
   std::map<u32, Barrier> barriers;
   Meeting warps[PER_BLOCK / 32], groups;
@@ -59,13 +62,9 @@ inline std::vector<Copy> copies;
 inline Meeting cluster;
 inline Thread* now;
 inline ucontext_t scheduler;
-inline std::string wrong;
 inline std::function<void()> kernel;
 
 inline void leave() { swapcontext(&now->context, &scheduler); }
-inline void fail(const std::string& why) {
-  if (wrong.empty()) wrong = why;
-}
 [[noreturn]] inline void end(const std::string& why) {
   fail(why);
   while (true) leave();
@@ -129,7 +128,7 @@ inline void copy_box(u32 to, const Map* map, u32 bar, u32 blocks_of, u32 c0, u32
         memcpy(&copy.lines[(r * map->columns + c) * 2], map->data + (c1 + r) * map->stride + c0 + c, 2);
   for (Block& block : blocks) {
     copy.block = &block;
-    if (blocks_of >> block.rank & 1) copies.push_back(copy);
+    if (blocks_of >> block.rank & 1) copies.push_back(copy), front.copied += front.ended ? 0 : copy.lines.size();
   }
 }
 
@@ -160,7 +159,7 @@ inline void perform(Block& block, Batch& batch) {
 inline void body() {
   kernel();
   now->done = true;
-  now->block->running--;
+  if (!--now->block->running && !now->block->waited && !front.plain()) fail("a block ends without the wait");
   leave();
 }
 inline bool advance(Thread& thread) {
@@ -218,7 +217,9 @@ inline void run(u32 first, u32 memory, u32 seed) {
   Habits hardware{random};
   std::vector<u32> speeds(threads.size() / 32);
   u32 next = 0, pace = 1 + random() % 16, left = threads.size();
+  front.begin(random);
   for (u32 round = 0; left && wrong.empty(); round++) {
+    front.pass(round);
     if (round == next) {  // some warps stand still for a while
       next += 1 + random() % pace;
       for (u32& speed : speeds) speed = random() % 4 ? random() % 3 + 1 : 0;
@@ -235,10 +236,12 @@ inline void run(u32 first, u32 memory, u32 seed) {
     hardware.multiply();
     for (u32 n = 0; n < threads.size() && !moved; n++) moved = advance(threads[n]);
     if (moved || !left) continue;
-    if (copies.empty()) return fail("all threads wait");
-    const u32 n = random() % copies.size();
-    perform(copies[n]), copies.erase(copies.begin() + n);
+    if (copies.empty() && front.ended) return fail("all threads wait");
+    const u32 n = copies.empty() ? 0 : random() % copies.size();
+    if (copies.empty()) front.end();
+    else perform(copies[n]), copies.erase(copies.begin() + n);
   }
+  front.end();
   if (!copies.empty()) fail("copies that nobody waited for");
 }
 }  // namespace host

@@ -16,11 +16,12 @@ from kernels.cuda import driver
 
 @dataclass
 class Launched:
-    """A kernel that is neither compiled nor run."""
+    """A kernel that is neither compiled nor run. early: of each launch."""
 
     built: int = 0
     prepared: int = 0
     launches: list[tuple[int, Sequence[Any]]] = field(default_factory=list)
+    early: list[bool] = field(default_factory=list)
 
     def build(self) -> None:
         self.built += 1
@@ -28,8 +29,9 @@ class Launched:
     def prepare(self) -> None:
         self.prepared += 1
 
-    def __call__(self, grid: int, args: Sequence[Any]) -> None:
+    def __call__(self, grid: int, args: Sequence[Any], *, early: bool = False) -> None:
         self.launches.append((grid, args))
+        self.early.append(early)
 
 
 @dataclass

@@ -18,6 +18,10 @@ inline uint4 shared_load16(u32 from) {
   memcpy(&v, host::at(*host::now->block, from, 16), 16);
   return v;
 }
+inline void front_has_ended() {
+  host::now->block->waited = true;
+  host::until([] { return host::front.ended; });
+}
 inline void barrier_init(u32 bar, u32 arrivals) {
   host::now->block->barriers[bar] = {(int)arrivals, (int)arrivals, 0, 0};
 }

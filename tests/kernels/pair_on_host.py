@@ -16,12 +16,15 @@ def pairs(versions: Sequence[Version], folder: Path) -> Built:
     return build("pair", 256, GIVEN, {"LINES": 224}, versions, folder)
 
 
-def launch(x: Tensor, w: Tensor, bias: Tensor, out: Tensor, memory: int) -> Launch:
-    """As kernels/linear_pair.py launches it; results are in out [T, F]. memory: bytes of
-    a block."""
+def launch(
+    x: Tensor, w: Tensor, bias: Tensor, out: Tensor, memory: int, *, early: bool = True, last: bool = False
+) -> Launch:
+    """As kernels/linear_pair.py launches it; results are in out [T, F]. memory: bytes of a block; last: x is
+    written by a kernel in front that ends when all else waits."""
     (tokens, k), lines = x.shape, out.shape[1]
     numbers = (tokens, lines, -(-k // 64))
-    return Launch(((x, 128), (w, 224)), bias, out, numbers, -(-lines // 224) * 2, memory)
+    grid = -(-lines // 224) * 2
+    return Launch(((x, 128), (w, 224)), bias, out, numbers, grid, memory, (x,) if early else (), last)
 
 
 def gated(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:

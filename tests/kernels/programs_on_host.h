@@ -1,8 +1,9 @@
 // Programs of 160 threads on a host: threads are coroutines, which run in an order drawn from a
 // seed, and so many programs side by side as the seed says. Shared memory is kept twice: as threads see it, and as
 // copies and products do, where a thread's store appears with its next fence. Copies land at once, at times, or not
-// before nothing else can happen; each warp's part of a product reads its operands at a time of its own. What no
-// kernel may do ends the run with a sentence. Values are bfloat16. Knows no kernel, but where its memory lies.
+// before nothing else can happen; each warp's part of a product reads its operands at a time of its own. The kernel
+// in front may still run. What no kernel may do ends the run with a sentence. Values are bfloat16. Knows no kernel,
+// but where its memory lies.
 #pragma once
 #include <ucontext.h>
 
@@ -15,6 +16,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "front_on_host.h"
 
 typedef unsigned u32;
 typedef unsigned long long u64;
@@ -37,6 +40,7 @@ struct Store { u32 to; std::vector<unsigned char> bytes; };
 
 struct Program {
   u32 number, running = THREADS;
+  bool waited = false;  // for the kernel in front
   std::vector<unsigned char> memory, units;  // units: as copies and products see it
   std::map<u32, Barrier> barriers;
   Meeting warps[THREADS / WARP], computing, all;
@@ -57,7 +61,6 @@ struct Thread {
 };
 
 struct Copy { std::vector<unsigned char> bytes; u32 to, bar; Program* program; };
-struct Range { const void* begin; u64 bytes; };
 
 inline std::vector<std::unique_ptr<Program>> programs;
 inline std::vector<std::unique_ptr<Thread>> threads;
@@ -65,14 +68,10 @@ inline std::vector<Copy> copies;
 inline std::vector<Range> readable;
 inline Thread* now;
 inline ucontext_t scheduler;
-inline std::string wrong;
 inline u64 copied;  // bytes
 inline std::function<void()> kernel;
 
 inline void leave() { swapcontext(&now->context, &scheduler); }
-inline void fail(const std::string& why) {
-  if (wrong.empty()) wrong = why;
-}
 [[noreturn]] inline void end(const std::string& why) {
   fail(why);
   while (true) leave();
@@ -154,7 +153,7 @@ inline void copy_box(u32 to, const Map* map, u32 bar, const int (&from)[4]) {
         const unsigned char* line = map->data + offset;
         copy.bytes.insert(copy.bytes.end(), line, line + 128);
       }
-  copied += copy.bytes.size();
+  copied += copy.bytes.size(), front.copied += front.ended ? 0 : copy.bytes.size();
   copies.push_back(copy);
 }
 
@@ -188,7 +187,7 @@ inline void perform(Program& program, u32 warp, Batch& batch) {
 inline void body() {
   kernel();
   now->done = true;
-  now->program->running--;
+  if (!--now->program->running && !now->program->waited && !front.plain()) fail("a program ends without the wait");
   leave();
 }
 inline bool advance(Thread& thread) {
@@ -253,7 +252,9 @@ inline void run(u32 grid, u32 memory, u32 seed) {
   Habits hardware{random};
   std::vector<u32> speeds(threads.size() / WARP);
   u32 next = 0, pace = 1 + random() % 16, room = 1 + random() % grid, left = threads.size();
+  front.begin(random);
   for (u32 round = 0; left && wrong.empty(); round++) {
+    front.pass(round);
     if (round == next) {  // some warps stand still for a while
       next += 1 + random() % pace;
       for (u32& speed : speeds) speed = random() % 4 ? random() % 3 + 1 : 0;
@@ -270,10 +271,12 @@ inline void run(u32 grid, u32 memory, u32 seed) {
     hardware.multiply();
     for (u32 n = 0; n < count && !moved; n++) moved = advance(*threads[n]);
     if (moved || !left || !wrong.empty()) continue;
-    if (copies.empty()) return fail("all threads wait");
-    const u32 n = random() % copies.size();
-    perform(copies[n]), copies.erase(copies.begin() + n);
+    if (copies.empty() && front.ended) return fail("all threads wait");
+    const u32 n = copies.empty() ? 0 : random() % copies.size();
+    if (copies.empty()) front.end();
+    else perform(copies[n]), copies.erase(copies.begin() + n);
   }
+  front.end();
   if (!copies.empty()) fail("a copy that nobody waited for");
 }
 }  // namespace host

@@ -12,6 +12,10 @@ struct Index { u32 x; };
 #define gridDim (Index{(u32)host::programs.size()})
 constexpr u64 READ = 0;
 inline u32 shared_address(const void* p) { return (u32)((const unsigned char*)p - host::now->program->memory.data()); }
+inline void front_has_ended() {
+  host::now->program->waited = true;
+  host::until([] { return host::front.ended; });
+}
 inline void barrier_init(u32 bar, u32 arrivals) {
   host::now->program->barriers[bar] = {(int)arrivals, (int)arrivals, 0, 0};
 }
@@ -27,6 +31,7 @@ inline void tma_load(u32 to, const Map* map, u32 bar, u64, u32 c0, u32 c1, u32 c
 }
 inline u64 descriptor(u32 at, u32 pitch) { return (at & 0x3FFFF) >> 4 | (u64)(pitch >> 4) << 32; }
 inline void products_begin() {}
+template <u32 COUNT> inline void settled(float (&)[COUNT]) {}
 inline void mma(float (&sums)[4], u64 a, u64 b, int keep) { host::now->open.push_back({sums, a, b, keep, false}); }
 inline void mma_turned(float (&sums)[4], u64 a, u64 b) { host::now->open.push_back({sums, a, b, 1, true}); }
 inline auto& own_batches() { return host::now->program->batches[host::now->x / host::WARP]; }

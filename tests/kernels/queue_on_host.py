@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from front_on_host import Range
 from torch import Tensor
 
 from kernels import cuda
@@ -31,11 +32,15 @@ PLACES = {  # what a host has no word for
 }  # fmt: skip
 RUN = """
 decltype(&v0::attention_queue) kernels[] = {%s};
-extern "C" u64 copied() { return host::copied; }
-extern "C" const char* run(int version, Map* maps, unsigned short* out, host::Range* read, u32* queue,
-                           int items, int table_row, float scale, int grid, int room, int seed) {
+#define SHOWN extern "C" __attribute__((visibility("default")))
+SHOWN u64 copied() { return host::copied; }
+SHOWN u64 ahead() { return host::front.copied; }
+SHOWN const char* run(int version, Map* maps, unsigned short* out, host::Range* read, u32* queue, int items,
+                      int table_row, float scale, int grid, int room, int seed,
+                      host::Range* written, int count, host::Range* results, int last) {
   host::wrong.clear();
   host::readable.assign(read, read + 3);
+  host::front.launched(written, count, *results, last);
   auto *table = (const int*)read[0].begin, *lens = (const int*)read[2].begin;
   auto* rows = (const i64*)read[1].begin;
   host::kernel = [=] {
@@ -50,14 +55,13 @@ AROUND = 64  # rows of 128 values around the results
 
 @dataclass(frozen=True)
 class Version:
-    """The kernel's text with these constants. here: what of it is replaced by what."""
+    """The kernel's text with these constants. edits: what of it is replaced by what."""
 
     kv_heads: int
     group: int
     page: int
     units: int = 6
-    here: str = ""
-    wrong: str = ""
+    edits: tuple[tuple[str, str], ...] = ()
 
     @property
     def defines(self) -> Mapping[str, int]:
@@ -68,7 +72,7 @@ class Version:
         text = KERNEL.read_text(encoding="utf-8")
         begin, end = text.index(BEGIN), text.index(END)
         text = text[:begin] + text[end:]
-        for place, other in [*PLACES.items(), *[(self.here, self.wrong)] * bool(self.here)]:
+        for place, other in (*PLACES.items(), *self.edits):
             assert place in text, place
             text = text.replace(place, other)
         return text
@@ -81,12 +85,6 @@ class Map(ctypes.Structure):
         ("data", ctypes.c_void_p),
         *((name, ctypes.c_uint64 * 4) for name in ("dims", "strides", "box")),
     )
-
-
-class Range(ctypes.Structure):
-    """Of what threads may read."""
-
-    _fields_ = (("begin", ctypes.c_void_p), ("bytes", ctypes.c_uint64))
 
 
 def mapped(tensor: Tensor, dims: Sequence[int], strides: Sequence[int], box: Sequence[int]) -> Map:
@@ -106,27 +104,34 @@ class Built:
 @dataclass
 class OnHost:
     """In place of a CudaKernel: a launch runs on the host, in an order drawn from the seed, with a block's
-    `memory` in bytes. said: what went wrong in the launches so far, one after another; copied:
-    bytes that the last one copied."""
+    `memory` in bytes. written: what the kernel in front of an early launch writes; last: it ends when all
+    else waits. said: what went wrong in the launches so far, one after another; copied, ahead: bytes that the
+    last one copied, and asked for before the end of the kernel in front."""
 
     built: Built
     version: Version
     memory: int
     seed: int
+    written: Sequence[Tensor] = ()
+    last: bool = False
     said: str = ""
     copied: int = 0
+    ahead: int = 0
 
-    def __call__(self, grid: int, args: Sequence[Any]) -> None:
+    def __call__(self, grid: int, args: Sequence[Any], *, early: bool = False) -> None:
         *maps, out, table, rows, lens, queue, items, table_row, scale = args
         lines = out.numel() // 128
         around = torch.full((lines + 2 * AROUND, 128), 7.5, dtype=out.dtype)
-        read = (Range * 3)(*(Range(t.data_ptr(), t.numel() * t.element_size()) for t in (table, rows, lens)))
+        read = (Range * 3)(*map(Range.of, (table, rows, lens)))
+        written = [Range.of(x) for x in self.written] if early else []
         said: bytes = self.built.library.run(
             self.built.versions.index(self.version), (Map * 3)(*maps),
             ctypes.c_void_p(around[AROUND:].data_ptr()), read, ctypes.c_void_p(queue.data_ptr()),
             items, table_row, ctypes.c_float(scale), grid, self.memory, self.seed,
+            (Range * len(written))(*written), len(written), ctypes.byref(Range.of(around)), self.last,
         )  # fmt: skip
         self.said, self.copied = self.said + said.decode(), self.built.library.copied()
+        self.ahead = self.built.library.ahead()
         out.copy_(around[AROUND : AROUND + lines].view(out.shape))
         if not bool((around[:AROUND] == 7.5).all() and (around[AROUND + lines :] == 7.5).all()):
             self.said += "something around the results was written"
@@ -142,11 +147,12 @@ def build(versions: Sequence[Version], folder: Path) -> Built:
     names = ", ".join(f"v{number}::attention_queue" for number in range(len(versions)))
     source, library = folder / "queue.cpp", folder / "queue.so"
     source.write_text("".join(parts) + RUN % names, encoding="utf-8")
-    options = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC"]
+    options = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fvisibility=hidden"]
     done = subprocess.run(
         ["g++", *options, source, "-o", library], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[:2000]
     loaded = ctypes.CDLL(str(library))
     loaded.run.restype, loaded.copied.restype = ctypes.c_char_p, ctypes.c_uint64
+    loaded.ahead.restype = ctypes.c_uint64
     return Built(loaded, versions)

@@ -148,10 +148,11 @@ def test_every_program_has_several_turns() -> None:
 @pytest.mark.parametrize("queued", [False, True])
 @pytest.mark.parametrize("requests", [98, 99])
 def test_decode_hands_it_what_it_can(requests: int, queued: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dependently where tiles are."""
     taken: list[tuple[Any, ...]] = []
 
-    def noted(q: Tensor, *rest: Any) -> Tensor:
-        taken.append(rest)
+    def noted(q: Tensor, *rest: Any, early: bool = False) -> Tensor:
+        taken.append((*rest, early))
         return q
 
     monkeypatch.setattr("kernels.attention_decode.attention_queue", noted)
@@ -161,10 +162,10 @@ def test_decode_hands_it_what_it_can(requests: int, queued: bool, monkeypatch: p
     tiles = replace(tiles_for(HOPPER, 2, 128), queued=queued)
     attention_decode(q, kv, batch, 0.1, 16, tiles, PLAN, room)
     attention_decode(q, kv, batch, 0.1, 16, tiles.lean(), PLAN, room)
-    assert len(taken) == (requests >= 99 and queued)
+    attention_decode(q, kv, batch, 0.1, 16, tiles.dependent(), PLAN, room)
+    assert [rest[6] for rest in taken] == [False, True] * (requests >= 99 and queued)
     for rest in taken:
         assert (rest[4].data_ptr(), rest[4].numel(), rest[5]) == (room.arrivals.data_ptr(), 2, 264)
-    assert tiles.dependent().queued is queued
 
 
 @pytest.mark.parametrize("reason", ["", "there is no compiler"])
@@ -199,9 +200,11 @@ class Noted:
 
     def __init__(self) -> None:
         self.launches: list[tuple[int, Sequence[Any]]] = []
+        self.early: list[bool] = []
 
-    def __call__(self, grid: int, args: Sequence[Any]) -> None:
+    def __call__(self, grid: int, args: Sequence[Any], *, early: bool = False) -> None:
         self.launches.append((grid, args))
+        self.early.append(early)
 
 
 @pytest.mark.parametrize("page", [8, 16, 64])
@@ -229,8 +232,9 @@ def test_maps_say_where_halves_of_eight_keys_lie(page: int, monkeypatch: pytest.
     for side, found in ((kv.k, k_map), (kv.v, v_map)):
         assert (found[1][3] * 8, found[3]) == (side.shape[0], (64, 8, 2, 1))
         assert at(found, 0, 5, 2 * 2 + 1, 1) == side[13, 2, 64:].data_ptr()
-    attention_queue(wide[:, 4:16], kv, batch, 0.5, page, queue, 264)
+    attention_queue(wide[:, 4:16], kv, batch, 0.5, page, queue, 264, early=True)
     assert noted.launches[-1][0] == 6  # no more programs than there is to take
+    assert noted.early == [False, True]
 
 
 def at(found: tuple[Any, ...], *place: int) -> int:

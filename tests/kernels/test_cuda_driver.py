@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from fake_cuda import FakeCuda, read
+from fake_cuda import ATTRIBUTE_BYTES, CONFIG_BYTES, Config, FakeCuda, read
 
 from kernels.cuda import driver
 from kernels.cuda.driver import CudaDriverError, Function, TensorMap, launch, load, tensor_map
@@ -134,7 +134,7 @@ def test_a_thread_without_a_context_takes_torchs(cuda: FakeCuda) -> None:
     assert [args[1] for args in cuda.of("cuDevicePrimaryCtxRetain")] == [12]
     assert cuda.of("cuCtxSetCurrent") == [(0xC0 + 12,)]
     names = [name for name, _ in cuda.calls]
-    assert names.index("cuCtxSetCurrent") < names.index("cuLaunchKernel")
+    assert names.index("cuCtxSetCurrent") < names.index("cuLaunchKernelEx")
     cuda.context, cuda.calls[:] = 0, []
     load(b"", "go", 0)
     assert cuda.of("cuCtxSetCurrent") == [(0xC0 + 12,)]
@@ -145,20 +145,38 @@ def test_a_launch_hands_every_argument_by_its_place(cuda: FakeCuda) -> None:
     ctypes.memset(made.address, 0x5A, 128)
 
     def copied(*args: Any) -> None:
-        places = read(args[9], c_void_p, 6)
+        places = read(args[2], c_void_p, 6)
         kinds = [c_void_p, c_int32, c_int32, c_float, c_int32]
         seen.extend(read(place, kind, 1)[0] for place, kind in zip(places, kinds, strict=False))
         seen.append(bytes(read(places[5], ctypes.c_ubyte, 128)))
         assert places[5] == made.address
 
-    cuda.on["cuLaunchKernel"] = copied
+    cuda.on["cuLaunchKernelEx"] = copied
     launch(FUNCTION, 264, 384, [tensor[2:], -7, 2**31 - 1, 0.5, True, made])
     assert seen == [tensor.data_ptr() + 8, -7, 2**31 - 1, 0.5, 1, b"\x5a" * 128]
-    ((function, *sizes, stream, _, extra),) = cuda.of("cuLaunchKernel")
+    ((config, (function, _, extra)),) = cuda.launches()
     assert function == FUNCTION.handle
-    assert sizes == [264, 1, 1, 384, 1, 1, 65536]
-    assert stream == STREAM
+    assert config == Config((264, 1, 1), (384, 1, 1), 65536, STREAM, ())
     assert extra is None
+
+
+def test_an_early_launch_is_a_dependent_one(cuda: FakeCuda) -> None:
+    """By one attribute, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, which is 1; else by none."""
+    one = (1).to_bytes(4, "little") + bytes(60)
+    launch(FUNCTION, 7, 32, [1], early=True)
+    launch(FUNCTION, 7, 32, [1])
+    launch(FUNCTION, 7, 32, [1], early=False)
+    assert [config.attributes for config, _ in cuda.launches()] == [((6, one),), (), ()]
+    assert {(config.grid, config.stream) for config, _ in cuda.launches()} == {((7, 1, 1), STREAM)}
+
+
+def test_structures_are_as_large_as_the_drivers() -> None:
+    """And their parts where a C compiler puts them."""
+    assert ctypes.sizeof(driver._Config) == CONFIG_BYTES
+    assert ctypes.sizeof(driver._Attribute) == ATTRIBUTE_BYTES
+    config, attribute = driver._Config, driver._Attribute
+    assert (config.shared_bytes.offset, config.stream.offset, config.attributes.offset) == (24, 32, 40)
+    assert (config.count.offset, attribute.value.offset) == (48, 8)
 
 
 def test_many_arguments_stay_until_they_are_copied(cuda: FakeCuda) -> None:
@@ -166,9 +184,9 @@ def test_many_arguments_stay_until_they_are_copied(cuda: FakeCuda) -> None:
 
     def copied(*args: Any) -> None:
         gc.collect()
-        seen.extend(read(place, c_int32, 1)[0] for place in read(args[9], c_void_p, 500))
+        seen.extend(read(place, c_int32, 1)[0] for place in read(args[2], c_void_p, 500))
 
-    cuda.on["cuLaunchKernel"] = copied
+    cuda.on["cuLaunchKernelEx"] = copied
     launch(FUNCTION, 1, 32, list(range(1000, 1500)))
     assert seen == list(range(1000, 1500))
 
@@ -177,7 +195,7 @@ def test_many_arguments_stay_until_they_are_copied(cuda: FakeCuda) -> None:
 def test_a_number_of_more_bits_is_refused(cuda: FakeCuda, number: int) -> None:
     with pytest.raises(OverflowError, match=str(number)):
         launch(FUNCTION, 1, 32, [number])
-    assert cuda.of("cuLaunchKernel") == []
+    assert cuda.launches() == []
 
 
 def _map() -> None:
@@ -191,7 +209,7 @@ def _map() -> None:
         ("cuDeviceGet", lambda: launch(FUNCTION, 1, 32, [])),
         ("cuDevicePrimaryCtxRetain", lambda: launch(FUNCTION, 1, 32, [])),
         ("cuCtxSetCurrent", lambda: launch(FUNCTION, 1, 32, [])),
-        ("cuLaunchKernel", lambda: launch(FUNCTION, 1, 32, [])),
+        ("cuLaunchKernelEx", lambda: launch(FUNCTION, 1, 32, [])),
         ("cuModuleLoadData", lambda: load(b"", "go", 0)),
         ("cuModuleGetFunction", lambda: load(b"", "go", 0)),
         ("cuFuncSetAttribute", lambda: load(b"", "go", 0)),

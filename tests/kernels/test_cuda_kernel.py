@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fake_cuda import FakeCuda, read
+from fake_cuda import Config, FakeCuda, read
 
 from engine.compiled import COMPILED
 from kernels.cuda import driver, kernel
@@ -58,18 +58,18 @@ def test_preparing_launches_nothing_and_launching_prepares(cuda: FakeCuda, asked
     made.prepare()
     assert asked == [SOURCE]
     assert cuda.of("cuModuleLoadData")[0][1] == b"image"
-    assert cuda.of("cuLaunchKernel") == []
+    assert cuda.launches() == []
     seen: list[int] = []
-    cuda.on["cuLaunchKernel"] = lambda *args: seen.extend(
-        read(read(args[9], driver.ctypes.c_void_p, 1)[0], driver.ctypes.c_int32, 1)
+    cuda.on["cuLaunchKernelEx"] = lambda *args: seen.extend(
+        read(read(args[2], driver.ctypes.c_void_p, 1)[0], driver.ctypes.c_int32, 1)
     )
     made(264, [41])
-    made(2, [42])
+    made(2, [42], early=True)
     assert seen == [41, 42]
-    assert [args[1:8] for args in cuda.of("cuLaunchKernel")] == [
-        (264, 1, 1, 384, 1, 1, 200_000),
-        (2, 1, 1, 384, 1, 1, 200_000),
-    ]
+    plain, early = (config for config, _ in cuda.launches())
+    assert plain == Config((264, 1, 1), (384, 1, 1), 200_000, 9, ())
+    assert (early.grid, early.block, early.shared_bytes) == ((2, 1, 1), (384, 1, 1), 200_000)
+    assert [number for number, _ in early.attributes] == [6]
     assert asked == [SOURCE]
     assert COMPILED.total == before + 1
 
@@ -114,7 +114,7 @@ def test_what_failed_is_not_kept(cuda: FakeCuda, asked: list[Source]) -> None:
     assert COMPILED.total == before
     cuda.codes.clear()
     made(1, [])
-    assert len(cuda.of("cuLaunchKernel")) == 1
+    assert len(cuda.launches()) == 1
     assert COMPILED.total == before + 1
 
 

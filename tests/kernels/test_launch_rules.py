@@ -1,16 +1,19 @@
 """What makes dependent launches safe, checked in the kernels' own text: the wait is in every program's way,
 and before it nothing is read but weights and what was written early enough, which
-tests/engine/test_launch_distance.py finds out."""
+tests/engine/test_launch_distance.py finds out. Of kernels in CUDA C++ only that they wait and what the queue
+reads: what they do before, and that no program ends without, is in the tests that run their text."""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
 ENTER = ("enter", "gluon_enter")  # the wait, in either language
 KERNELS = Path(__file__).parents[2] / "kernels"
+CUDA = KERNELS / "cuda"
 WEIGHTS = {"weight_ptr", "a_weight_ptr", "b_weight_ptr", "w_ptr"}  # written before any kernel runs
 TABLES = {"cos_ptr", "sin_ptr"}  # these too
 EARLIER = {  # written two kernels in front or earlier, see kernels.launch.enter; read past the L1 cache
@@ -76,9 +79,15 @@ def test_all_kernels_that_may_start_early_are_looked_at() -> None:
 
 
 def test_streams_read_nothing_earlier_than_tiles_do() -> None:
-    """test_launch_distance follows what tiles read; the interpreter knows no streams, which launch in their
-    place. What streams copy early: test_attention_stream_text."""
+    """test_launch_distance follows what tiles read; the interpreter knows no streams and no queue, which
+    launch in their place. What these copy early: test_attention_stream_text, test_attention_queue_early."""
     assert EARLIER["_attention_stream"] <= EARLIER["_attention_tile"]
+    queue = (CUDA / "attention_queue.cu").read_text()
+    read = {f"{name}_ptr" for name in re.findall(r"\bread\(batch\.(\w+)", queue)}
+    assert read == EARLIER["_attention_stream"]  # of the batch, early or not
+    loads = re.findall(r"\bld\.global[\w.]*", queue)
+    assert loads
+    assert all(load.startswith("ld.global.cg.") for load in loads)
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -115,3 +124,46 @@ def test_what_older_kernels_wrote_is_read_past_the_first_cache(load: str, proble
     kernel = ast.parse(f"def _rope_store(k_ptr, slots_ptr, PDL):\n    x = {load}\n    enter(PDL)").body[0]
     assert isinstance(kernel, ast.FunctionDef)
     assert (problem in str(problems(kernel))) if problem else problems(kernel) == []
+
+
+def launched_early(launcher: str) -> dict[str, bool]:
+    """The kernel in CUDA C++ that a module makes, if any, and whether it is ever launched early."""
+    calls = [node for node in ast.walk(ast.parse(launcher)) if isinstance(node, ast.Call)]
+    made = [ast.literal_eval(call.args[1]) for call in calls if ast.unparse(call.func) == "CudaKernel"]
+    assert len(made) <= 1
+    return dict.fromkeys(made, any(word.arg == "early" for call in calls for word in call.keywords))
+
+
+def waits(source: str) -> dict[str, bool]:
+    """Kernels of a source, and whether they wait before they return or let the next one start."""
+    found = {}
+    for text in source.split('extern "C" __global__')[1:]:
+        before, wait, _ = text.partition("front_has_ended();")
+        (name,) = re.findall(r"(\w+)\(const ", before.partition("{")[0])
+        found[name] = bool(wait) and not re.search(r"\breturn\b|launch_dependents", before)
+    return found
+
+
+def test_kernels_in_cuda_that_are_launched_early_wait() -> None:
+    texts = [path.read_text() for path in KERNELS.glob("*.py")]
+    early = {name: is_early for text in texts for name, is_early in launched_early(text).items()}
+    wait = {name: does for path in CUDA.glob("*.cu") for name, does in waits(path.read_text()).items()}
+    assert set(wait) == set(early)
+    assert early == {"attention_queue": True, "pair": True, "halves": False}
+    assert [name for name in early if early[name] and not wait[name]] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ("x = 1; front_has_ended(); return;", True),
+        ("x = 1;", False),
+        ("if (x) return; front_has_ended();", False),
+        ('asm("griddepcontrol.launch_dependents;"); front_has_ended();', False),
+    ],
+)
+def test_a_kernel_in_cuda_without_a_wait_in_its_way_is_found(body: str, wanted: bool) -> None:
+    text = (
+        f'void other() {{}}\nextern "C" __global__ void __launch_bounds__(64) go(const int* x) {{ {body} }}'
+    )
+    assert waits(text) == {"go": wanted}

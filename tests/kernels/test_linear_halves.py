@@ -54,6 +54,13 @@ def test_what_a_launch_is_given(
     assert 2 * steps * 64 >= k > (2 * steps - 2) * 64
 
 
+def test_it_never_starts_early(fake: Fake) -> None:
+    """Its text waits for no kernel in front."""
+    given = operands(200, 136, 72, dtype=BF16)
+    product(HALVES, given.x, given.w, early=True)
+    assert fake.kernels[BF16, False, 6].early == [False]
+
+
 def test_kernels_are_made_once_for_each_variant() -> None:
     made = {
         (dtype, bias, stages): linear_halves._kernel(Plan("halves", 128, 64, 8, stages), dtype, bias)

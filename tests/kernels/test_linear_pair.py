@@ -52,6 +52,13 @@ def test_what_a_launch_is_given(
     assert numbers == [tokens, n // 2, steps]
 
 
+def test_it_starts_early_where_kernels_do(fake: Fake) -> None:
+    given = operands(200, 464, 72, dtype=BF16)
+    for early in ({"early": True}, {"early": False}, {}):
+        product(PAIR, given.x, given.w, **early)
+    assert fake.kernels[BF16, False, 3].early == [True, False, False]
+
+
 def test_kernels_are_made_once_for_each_variant() -> None:
     made = {
         (dtype, bias, stages): linear_pair._kernel(Plan("pair", 256, 64, 8, stages, gate=True), dtype, bias)
@@ -101,6 +108,7 @@ def test_a_stage_normalises_and_then_launches_it(fake: Fake) -> None:
         torch.testing.assert_close(stream, total, rtol=0, atol=0)
     counts = [args[4] for _, args in fake.kernels[FP16, False, 3].launches]
     assert counts == [129, 192, 193, 256]
+    assert fake.kernels[FP16, False, 3].early == [False] * 4
 
 
 def test_it_is_loaded_when_its_product_is_first_met(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
-"""The text of kernels/cuda/pair.cu on the host: every thread of a cluster, copies, barriers and products, in
-orders that are drawn. Results are right, nothing around them is written, and a text that is wrong is seen."""
+"""The text of kernels/cuda/pair.cu on the host: every thread of a cluster, copies, barriers and products, and
+the end of the kernel in front, in orders that are drawn. Results are right, nothing around them is
+written, and a text that is wrong is seen."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ from kernels.linear_pair import _kernel
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
 RIGHT = [Version(stages, bias) for stages in (2, 3) for bias in (False, True)]
+WAIT, FIRST = "  front_has_ended();\n", "  Ring ahead = ring;"
+ASKED = "fetch_tokens(ahead, &x, k, share);\n"
 WRONG = [
     ("barrier_wait(ahead.emptied(), ahead.phase ^ 1)", "barrier_wait(ahead.emptied(), ahead.phase)"),
     ("      if (k) barrier_wait(ahead.emptied(), ahead.phase ^ 1);\n", ""),
@@ -35,8 +38,12 @@ WRONG = [
     ("    if (k) release(ahead.emptied());\n", ""),
     ("threadIdx.x == 0 && k + STAGES - 1 < steps", "threadIdx.x == 0"),
     ("threadIdx.x == 0 && k + STAGES - 1 < steps", "threadIdx.x == 0 && k + STAGES < steps"),
-    ("fetch(ahead, x, w, k + STAGES - 1, share)", "fetch(ahead, x, w, k + STAGES, share)"),
-    ("fetch(ahead, x, w, k + STAGES - 1, share)", "fetch(ring, x, w, k + STAGES - 1, share)"),
+    ("fetch_weights(ahead, w, k + STAGES - 1, share)", "fetch_weights(ahead, w, k + STAGES, share)"),
+    ("fetch_weights(ahead, w, k + STAGES - 1, share)", "fetch_weights(ring, w, k + STAGES - 1, share)"),
+    ("fetch_tokens(ahead, x, k + STAGES - 1, share)", "fetch_tokens(ahead, x, k + STAGES, share)"),
+    ("fetch_tokens(ahead, x, k + STAGES - 1, share)", "fetch_tokens(ring, x, k + STAGES - 1, share)"),
+    ("fetch_tokens(ahead, &x, k, share)", "fetch_tokens(ahead, &x, 0, share)"),
+    ("  ahead = ring;\n", ""),
     ("threadIdx.x == 0 && k < (u32)steps", "threadIdx.x == 0"),
     ("k < STAGES - 1; k++, ahead.next()", "k < STAGES - 1; k++"),
     ("ring.next(), ahead.next()", "ring.next()"),
@@ -67,8 +74,14 @@ WRONG = [
     ("at[share.lines]", "at[0]"),
     ("rounded(up)", "up"),
     ("packed(left, right)", "packed(right, left)"),
+    # The wait for the kernel in front.
+    (WAIT, ""),
+    (WAIT, "  if (threadIdx.x) front_has_ended();\n"),
+    (WAIT, "  if (share.rank == 0) front_has_ended();\n"),
 ]
-BROKEN = [Version(3, True, (edit,)) for edit in WRONG]
+EDITS = [*((edit,) for edit in WRONG), ((WAIT, ""), (ASKED, f"{ASKED}{WAIT}"))]
+BROKEN = [Version(3, True, edits) for edits in EDITS]
+NEVER, SLOW = Version(2, False, ((WAIT, ""),)), Version(3, False, ((WAIT, ""), (FIRST, f"{WAIT}{FIRST}")))
 # Of a wrong order not every drawn one shows it; more steps than stages, and fewer.
 CASES = [(200, 464, 72), (129, 464, 520), (256, 464, 328), (200, 464, 8)] * 4
 BEYOND = 136  # rows around the results, more than a block has tokens
@@ -76,7 +89,7 @@ BEYOND = 136  # rows around the results, more than a block has tokens
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return pairs([*RIGHT, *BROKEN], tmp_path_factory.mktemp("pair"))
+    return pairs([*RIGHT, *BROKEN, NEVER, SLOW], tmp_path_factory.mktemp("pair"))
 
 
 def problem(built: Built, version: Version, size: tuple[int, int, int], seed: int) -> str:
@@ -93,7 +106,8 @@ def problem(built: Built, version: Version, size: tuple[int, int, int], seed: in
     plan = Plan("pair", 256, 64, 8, version.stages, gate=True)
     assert not plan.problem(tokens, n, k)
     memory = _kernel(plan, torch.bfloat16, version.bias).shared_bytes
-    said = built.run(version, launch(x, w, bias, out, memory), seed)
+    early = seed % 4 != 3
+    said = built.run(version, launch(x, w, bias, out, memory, early=early), seed)
     expected = gated(x, w, bias if version.bias else None)
     if said:
         return said
@@ -125,3 +139,30 @@ def test_orders_that_show_a_wrong_text_do_not_harm_the_right_one(built: Built) -
 @pytest.mark.parametrize("version", BROKEN, ids=lambda version: version.edits[0][0][:40].strip())
 def test_a_wrong_text_is_seen(built: Built, version: Version) -> None:
     assert any(problem(built, version, size, seed) for seed, size in enumerate(CASES))
+
+
+def ahead(built: Built, version: Version, k: int) -> tuple[str, int]:
+    """What went wrong behind a kernel that ends when all else waits, and bytes of W asked for until then."""
+    x, w = torch.zeros(130, k).bfloat16(), torch.zeros(2 * 232, k).bfloat16()
+    out, plan = torch.zeros(130, 232).bfloat16(), Plan("pair", 256, 64, 8, version.stages, gate=True)
+    memory = _kernel(plan, torch.bfloat16, False).shared_bytes
+    return built.run(version, launch(x, w, w, out, memory, last=True), 0), built.ahead()
+
+
+@needs_compiler
+@pytest.mark.parametrize("k", [8, 64, 128, 520])
+def test_weights_are_on_their_way_before_the_kernel_in_front_ends(built: Built, k: int) -> None:
+    """All but one stage, in both blocks of either cluster."""
+    for stages in (2, 3):
+        filled = min(stages - 1, -(-k // 64))
+        assert ahead(built, Version(stages), k) == ("", 2 * 2 * filled * 2 * 224 * 128)
+    assert ahead(built, SLOW, k) == ("", 0)
+
+
+@needs_compiler
+def test_a_block_that_ends_without_the_wait_is_seen_in_every_order(built: Built) -> None:
+    """The next kernel would take its end for that of all in front."""
+    for seed in (0, 1, 2, 4, 5, 6):
+        assert problem(built, NEVER, (129, 464, 72), seed) in (
+            "a block ends without the wait", "a store to what the kernel in front still uses",
+        )  # fmt: skip

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from front_on_host import Range
 from torch import Tensor
 
 from kernels import cuda
@@ -23,10 +24,13 @@ MEMORY = {  # what a host has no word for
     'extern "C" ': "",
 }  # fmt: skip
 RUN = """
+extern "C" __attribute__((visibility("default"))) u64 ahead() { return host::front.copied; }
 decltype(&v0::%s) kernels[] = {%s};
 extern "C" __attribute__((visibility("default")))
-const char* run(int version, Map* maps, u16* bias, u16* out, int* n, int grid, int room, int at) {
+const char* run(int version, Map* maps, u16* bias, u16* out, int* n, int grid, int room, int at,
+                host::Range* written, int count, host::Range* results, int last) {
   host::wrong.clear();
+  host::front.launched(written, count, *results, last);
   host::kernel = [=] { kernels[version](%s); };
   for (int block = 0; block < grid && host::wrong.empty(); block += 2) host::run(block, room, at + block);
   return host::wrong.c_str();
@@ -64,7 +68,8 @@ class Map(ctypes.Structure):
 @dataclass(frozen=True)
 class Launch:
     """What a kernel is launched with. boxes: each map's matrix and rows of a box, of 64 columns; numbers: the
-    kernel's last arguments; memory: bytes that a block asks for."""
+    kernel's last arguments; memory: bytes that a block asks for; written: by the kernel in front, which may
+    still run (nothing: it is launched plainly); last: that one ends when all else waits."""
 
     boxes: Sequence[tuple[Tensor, int]]
     bias: Tensor
@@ -72,6 +77,8 @@ class Launch:
     numbers: Sequence[int]
     grid: int
     memory: int
+    written: Sequence[Tensor] = ()
+    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,8 +94,16 @@ class Built:
         numbers = (ctypes.c_int * len(given.numbers))(*given.numbers)
         pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (given.bias, given.out))
         number = self.versions.index(version)
-        said: bytes = self.library.run(number, maps, *pointers, numbers, given.grid, given.memory, seed)
+        front = ((Range * len(given.written))(*map(Range.of, given.written)), len(given.written))
+        said: bytes = self.library.run(
+            number, maps, *pointers, numbers, given.grid, given.memory, seed,
+            *front, ctypes.byref(Range.of(given.out)), given.last,
+        )  # fmt: skip
         return said.decode()
+
+    def ahead(self) -> int:
+        """Bytes that the last run asked for before the kernel in front had ended, all of its clusters."""
+        return int(self.library.ahead())
 
 
 def _map(matrix: Tensor, rows: int) -> Map:
@@ -118,5 +133,5 @@ def build(
     )
     assert done.returncode == 0, done.stderr[:2000]
     loaded = ctypes.CDLL(str(library))
-    loaded.run.restype = ctypes.c_char_p
+    loaded.run.restype, loaded.ahead.restype = ctypes.c_char_p, ctypes.c_uint64
     return Built(loaded, versions)
