@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import threading
 import time
@@ -93,8 +94,14 @@ def heading(device: str) -> Row:
         "machine": machine(),
         "versions": versions(),
         "git": git_state(PACKAGE_ROOT),
-        "command": " ".join(["python -m", Path(sys.argv[0]).stem, *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", _module(), *sys.argv[1:]]),
     }
+
+
+def _module() -> str:
+    """The program's name as `python -m` takes it."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return Path(sys.argv[0]).stem if spec is None else str(spec.name)
 
 
 def publish(head: Row, sections: Sequence[Section], path: Path | None) -> None:
