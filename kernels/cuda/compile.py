@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ logger = logging.getLogger("syncless")
 
 _FOLDER = Path(__file__).parent
 _SHARED = "hopper.cuh"
+_INCLUDE = re.compile(r'#include "(\w+\.cuh)"\n')
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,21 @@ class Source:
     def text(self) -> str:
         """All of it in the order of use; messages name the files and their own lines."""
         defines = "".join(f"#define {name} {value}\n" for name, value in self.defines.items())
-        parts = [(_SHARED, _read(_SHARED)), ("generated", self.generated), (self.file, _read(self.file))]
+        parts = [(_SHARED, text_of(_SHARED)), ("generated", self.generated), (self.file, text_of(self.file))]
         return defines + "".join(f'#line 1 "{name}"\n{text}\n' for name, text in parts)
 
 
-def _read(file: str) -> str:
-    return _FOLDER.joinpath(file).read_text(encoding="utf-8")
+def text_of(file: str) -> str:
+    """A file of this folder, with those that it includes in their places."""
+    parts = []
+    for number, line in enumerate(_FOLDER.joinpath(file).read_text(encoding="utf-8").splitlines(True), 1):
+        included = _INCLUDE.fullmatch(line)
+        if included is None:
+            parts.append(line)
+        else:
+            name = included[1]
+            parts.append(f'#line 1 "{name}"\n{text_of(name)}#line {number + 1} "{file}"\n')
+    return "".join(parts)
 
 
 def build(source: Source, arch: str = "sm_90a") -> Built:

@@ -5,19 +5,8 @@
 // Defined before: LINES, a multiple of 128; STAGES, 2 at least; BIAS; `mma` of LINES columns.
 constexpr u32 TOKENS = 128, COLUMNS = 64, LINE_BYTES = COLUMNS * 2, X_BYTES = TOKENS * LINE_BYTES;
 constexpr u32 STAGE_BYTES = X_BYTES + LINES * LINE_BYTES, OWN = LINES / 2;
-typedef unsigned short u16;
-
-// Stages in shared memory that are filled and emptied in turn: of each, what it waits for, and the next one's number.
-struct Ring {
-  u32 full, empty, stages, stage, phase;
-  __device__ __forceinline__ u32 filled() const { return full + 8 * stage; }
-  __device__ __forceinline__ u32 emptied() const { return empty + 8 * stage; }
-  __device__ __forceinline__ u32 x() const { return stages + stage * STAGE_BYTES; }
-  __device__ __forceinline__ u32 w() const { return x() + X_BYTES; }
-  __device__ __forceinline__ void next() {
-    if (++stage == STAGES) { stage = 0; phase ^= 1; }
-  }
-};
+constexpr u32 EIGHTS = OWN / 8;
+#include "stages.cuh"
 
 // What a block works on: `half` of K, in as many steps as the other (columns past the end are zeros); of its lines
 // from `line` on it stores those of that half.
@@ -73,14 +62,11 @@ __device__ __forceinline__ void exchange(float (&sums)[OWN], u32 room, u32 half)
   }
 }
 
-// Where 8 lines of a token are in a warp's 16 rows of shared memory: neighbours in different banks.
-__device__ __forceinline__ u32 place(u32 row, u32 eight) { return (row * (OWN / 8) + (eight ^ (row & 7))) * 16; }
-
 // A thread has two neighbouring lines of each eight, of two tokens of the warp's 16.
 __device__ __forceinline__ void finish(const float (&sums)[OWN], u32 room, const u16* bias, u32 line, u32 lines) {
   const u32 lane = threadIdx.x & 31;
 #pragma unroll
-  for (u32 eight = 0; eight < OWN / 8; eight++) {
+  for (u32 eight = 0; eight < EIGHTS; eight++) {
     float left = 0.0f, right = 0.0f;
 #if BIAS
     if (line + eight * 8 < lines) {
@@ -93,16 +79,6 @@ __device__ __forceinline__ void finish(const float (&sums)[OWN], u32 room, const
       const u32 n = 4 * eight + 2 * i;
       shared_store(room + place(lane / 4 + 8 * i, eight) + lane % 4 * 4, packed(sums[n] + left, sums[n + 1] + right));
     }
-  }
-}
-
-// A warp's 16 tokens from `token` on: whole rows side by side, eight lines a store.
-__device__ __forceinline__ void store(u16* out, u32 room, u32 token, u32 tokens, u32 line, u32 lines) {
-  constexpr u32 EIGHTS = OWN / 8;
-  for (u32 n = threadIdx.x & 31; n < 16 * EIGHTS; n += 32) {
-    const u32 row = n / EIGHTS, eight = n % EIGHTS, at = line + eight * 8;
-    const uint4 v = shared_load16(room + place(row, eight));
-    if (token + row < tokens && at < lines) *(uint4*)(out + (u64)(token + row) * lines + at) = v;
   }
 }
 

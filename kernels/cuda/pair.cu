@@ -5,19 +5,8 @@
 // Defined before: LINES, a multiple of 32 up to 224; STAGES, 2 at least; BIAS; `mma` of LINES columns.
 constexpr u32 TOKENS = 128, COLUMNS = 64, LINE_BYTES = COLUMNS * 2, X_BYTES = TOKENS * LINE_BYTES;
 constexpr u32 PART_BYTES = LINES * LINE_BYTES, STAGE_BYTES = X_BYTES + 2 * PART_BYTES, SUMS = LINES / 2;
-typedef unsigned short u16;
-
-// Stages in shared memory that are filled and emptied in turn: of each, what it waits for, and the next one's number.
-struct Ring {
-  u32 full, empty, stages, stage, phase;
-  __device__ __forceinline__ u32 filled() const { return full + 8 * stage; }
-  __device__ __forceinline__ u32 emptied() const { return empty + 8 * stage; }
-  __device__ __forceinline__ u32 x() const { return stages + stage * STAGE_BYTES; }
-  __device__ __forceinline__ u32 w() const { return x() + X_BYTES; }
-  __device__ __forceinline__ void next() {
-    if (++stage == STAGES) { stage = 0; phase ^= 1; }
-  }
-};
+constexpr u32 EIGHTS = LINES / 8;
+#include "stages.cuh"
 
 // What a block works on: `rank` of its tokens and of the part of W that it reads, `lines` F, the `first` of its own.
 struct Share { u32 rank, tokens, lines, first; };
@@ -70,16 +59,13 @@ __device__ __forceinline__ float gated(float gate, float up) {
   return rounded(quotient(gate, 1.0f + __expf(-gate))) * rounded(up);
 }
 
-// Where 8 lines of a token are in a warp's 16 rows of shared memory: neighbours in different banks.
-__device__ __forceinline__ u32 place(u32 row, u32 eight) { return (row * (LINES / 8) + (eight ^ (row & 3))) * 16; }
-
 // A thread has two neighbouring lines of each eight, of two tokens of the warp's 16. One eight after another, each in a
 // branch of its own: for a compiler that has them overlap there are not enough registers.
 __device__ __forceinline__ void finish(const float (&gate)[SUMS], const float (&up)[SUMS], u32 room, const u16* bias,
                                        const Share& share) {
   const u32 lane = threadIdx.x & 31;
 #pragma unroll
-  for (u32 eight = 0; eight < LINES / 8; eight++) {
+  for (u32 eight = 0; eight < EIGHTS; eight++) {
     if (share.first + eight * 8 >= share.lines) return;
     float more[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #if BIAS
@@ -94,16 +80,6 @@ __device__ __forceinline__ void finish(const float (&gate)[SUMS], const float (&
       const float right = gated(gate[n + 1] + more[1], up[n + 1] + more[3]);
       shared_store(room + place(lane / 4 + 8 * i, eight) + lane % 4 * 4, packed(left, right));
     }
-  }
-}
-
-// A warp's 16 tokens from `token` on: whole rows side by side, eight lines a store.
-__device__ __forceinline__ void store(u16* out, u32 room, u32 token, const Share& share) {
-  constexpr u32 EIGHTS = LINES / 8;
-  for (u32 n = threadIdx.x & 31; n < 16 * EIGHTS; n += 32) {
-    const u32 row = n / EIGHTS, eight = n % EIGHTS, line = share.first + eight * 8;
-    const uint4 v = shared_load16(room + place(row, eight));
-    if (token + row < share.tokens && line < share.lines) *(uint4*)(out + (u64)(token + row) * share.lines + line) = v;
   }
 }
 
@@ -140,7 +116,7 @@ pair(const __grid_constant__ Map x, const __grid_constant__ Map w, const u16* bi
   const u32 room = stages + warp * 16 * LINES * 2;
   finish(gate, up, room, bias, share);
   __syncwarp();
-  store(out, room, share.rank * TOKENS + warp * 16, share);
+  store(out, room, share.rank * TOKENS + warp * 16, share.tokens, share.first, share.lines);
   __syncwarp();
   cluster_sync();  // no block ends while the other may still arrive at its barriers, or read for it
 }

@@ -114,6 +114,22 @@ def test_a_wrong_source_is_named_with_its_own_line(cache: Path, tmp_path: Path) 
     assert not list(cache.rglob("*.cubin"))
 
 
+def test_a_file_that_another_includes_has_lines_of_its_own(tmp_path: Path) -> None:
+    """Here one that is included before what it needs; the lines behind it keep their numbers."""
+    file = tmp_path / "wrong.cu"
+    file.write_text('// a comment\n#include "stages.cuh"\nint a = absent;\n')
+    header = Path(compiling.__file__).with_name("stages.cuh").read_text().split("\n")
+    line = next(n for n, text in enumerate(header, 1) if "STAGE_BYTES;" in text and "return" in text)
+    with pytest.raises(CudaCompileError) as caught:
+        build(Source(str(file), {"BF": 1}))
+    assert f'stages.cuh({line}): error: identifier "STAGE_BYTES" is undefined' in str(caught.value)
+    file.write_text(
+        "constexpr u32 STAGES = 2, STAGE_BYTES = 2, X_BYTES = 1, EIGHTS = 4;\n" + file.read_text()
+    )
+    with pytest.raises(CudaCompileError, match=r'wrong.cu\(4\): error: identifier "absent" is undefined'):
+        build(Source(str(file), {"BF": 1}))
+
+
 def test_a_long_log_is_cut(tmp_path: Path) -> None:
     file = tmp_path / "wrong.cu"
     file.write_text("".join(f"int a{i} = absent{i};\n" for i in range(50)))
@@ -152,9 +168,9 @@ def test_whatever_changes_the_code_is_compiled_again(
     assert [arch for _, arch in built] == ["sm_90a"] * 4 + ["sm_100a"]
     Path(small).write_text(SMALL + "// changed\n")
     compiled(source)
-    real = compiling._read
+    real = compiling.text_of
     monkeypatch.setattr(
-        compiling, "_read", lambda file: real(file) + ("// changed\n" if file == "hopper.cuh" else "")
+        compiling, "text_of", lambda file: real(file) + ("// changed\n" if file == "hopper.cuh" else "")
     )
     compiled(source)
     maker = compiling.compiler()

@@ -12,10 +12,9 @@ from pathlib import Path
 from front_on_host import Range
 from torch import Tensor
 
-from kernels import cuda
+from kernels.cuda.compile import text_of
 
 HOST = Path(__file__).with_name("hopper_on_host.h")
-KERNELS = Path(cuda.__file__).parent
 MEMORY = {  # what a host has no word for
     "extern __shared__ unsigned char memory[];":
         "unsigned char* memory = host::now->block->memory.data() + host::DYNAMIC;",
@@ -49,7 +48,7 @@ class Version:
     edits: tuple[tuple[str, str], ...] = ()
 
     def text(self, kernel: str) -> str:
-        text = (KERNELS / f"{kernel}.cu").read_text(encoding="utf-8")
+        text = text_of(f"{kernel}.cu")
         for here, other in (*MEMORY.items(), *self.edits):
             assert here in text, here
             text = text.replace(here, other)
