@@ -21,6 +21,7 @@ from combination_cases import (
     assert_helpful,
     reasons,
 )
+from support.pace import within
 
 from benchmarks.combination_cells import GROUPS, Cell, choices, covering
 from benchmarks.combinations import Outcome, Reference, refused
@@ -56,7 +57,7 @@ def test_combination_with_torch(cell, reference):
     start = time.process_time()
     said = reasons(cell)
     if said:
-        assert time.process_time() - start < 2.0
+        assert within(time.process_time() - start, 2.0)
         assert_helpful(said)
     else:
         assert_equal(reference.outcome(cell))
@@ -83,7 +84,7 @@ def test_a_refusal_takes_less_than_two_seconds_and_is_that_of_a_command_line(cel
     refused(TORCH[0], CPU)  # what a process does once
     start = time.process_time()
     said = refused(cell, CPU)
-    assert time.process_time() - start < 2.0
+    assert within(time.process_time() - start, 2.0)
     assert list(said) == reasons(cell)
 
 

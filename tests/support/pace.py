@@ -1,0 +1,31 @@
+"""How fast this machine is just now, for bounds of time.
+
+A machine that shares its processors with others may take twice as long for the same instructions, which no
+clock of the process shows.
+"""
+
+from __future__ import annotations
+
+import time
+
+_ROUNDS = 200_000
+_SECONDS = 0.012  # that they take where the bounds were agreed: two processors of an AMD EPYC, both at work
+
+
+def within(seconds: float, bound: float) -> bool:
+    """Whether work took less than a bound of seconds, or would have at the agreed pace."""
+    return seconds < bound or seconds < bound * slowness()
+
+
+def slowness() -> float:
+    """How many times as long Python takes here as there, at least 1."""
+    return max(1.0, min(_spent() for _ in range(5)) / _SECONDS)
+
+
+def _spent() -> float:
+    start = time.process_time()
+    total, table = 0, dict.fromkeys(range(64), 1)
+    for number in range(_ROUNDS):
+        total += table[number & 63]
+    assert total == _ROUNDS
+    return time.process_time() - start
