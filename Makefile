@@ -23,6 +23,8 @@ run: $(VENV)/.ready-run
 sweep: $(VENV)/.ready-run
 	@$(BIN)/python tools/run_args.py sweep=smoke
 
+# Bytecode is kept, whatever the environment says: hundreds of tests start a process of their own.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.ready-test lint
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 

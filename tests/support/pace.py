@@ -1,7 +1,7 @@
 """How fast this machine is just now, for bounds of time.
 
-A machine that shares its processors with others may take twice as long for the same instructions, which no
-clock of the process shows.
+A machine may take twice as long for the same instructions as another, or as itself an hour ago, when others
+use its processors too; no clock of the process shows that.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import time
 
 _ROUNDS = 200_000
-_SECONDS = 0.012  # that they take where the bounds were agreed: two processors of an AMD EPYC, both at work
+_SECONDS = (
+    0.0055  # where `task=explain` takes 0.44 s (docs/results.md), by a machine on which both were measured
+)
 
 
 def within(seconds: float, bound: float) -> bool:
