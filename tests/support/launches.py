@@ -98,7 +98,7 @@ def _tell(patch: pytest.MonkeyPatch, found: set[Variant]) -> None:
     def note(kernel: Any, *operands: Any, grid: Any, warmup: bool, **options: Any) -> None:
         found.add(variant(kernel, operands, options))
 
-    def load(kernel: CudaKernel, grid: int, args: Sequence[Any]) -> None:
+    def load(kernel: CudaKernel, grid: int, args: Sequence[Any], *, early: bool = False) -> None:
         found.add((kernel.name, tuple(kernel.source.defines.items())))
 
     patch.setattr(CudaKernel, "__call__", load)
