@@ -21,7 +21,6 @@ from combination_cases import (
     assert_helpful,
     reasons,
 )
-from support.pace import within
 
 from benchmarks.combination_cells import GROUPS, Cell, choices, covering
 from benchmarks.combinations import Outcome, Reference, refused
@@ -57,7 +56,7 @@ def test_combination_with_torch(cell, reference):
     start = time.process_time()
     said = reasons(cell)
     if said:
-        assert within(time.process_time() - start, 2.0)
+        assert time.process_time() - start < 2.0
         assert_helpful(said)
     else:
         assert_equal(reference.outcome(cell))
@@ -84,7 +83,7 @@ def test_a_refusal_takes_less_than_two_seconds_and_is_that_of_a_command_line(cel
     refused(TORCH[0], CPU)  # what a process does once
     start = time.process_time()
     said = refused(cell, CPU)
-    assert within(time.process_time() - start, 2.0)
+    assert time.process_time() - start < 2.0
     assert list(said) == reasons(cell)
 
 

@@ -10,7 +10,6 @@ import time
 from functools import cache
 
 import pytest
-from support.pace import within
 
 from engine.compose import Resolved, compose
 from engine.conf_tree import conf_tree
@@ -74,14 +73,14 @@ def test_combination_is_accepted_or_refused_quickly(model, attention, spec):
             check(resolved)
         except UserError as error:
             assert_helpful(str(error))
-        assert within(time.process_time() - start, 1.0), combination
+        assert time.process_time() - start < 1.0, combination
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=" ".join)
 def test_every_pair_composes_like_its_parts_and_is_judged_in_two_seconds(pair):
     start = time.process_time()
     answer = judge([*pair, "device=cpu"])
-    assert within(time.process_time() - start, 2.0)
+    assert time.process_time() - start < 2.0
     if answer != "accepted":
         assert_helpful(answer)
     groups = {override.split("=")[0] for override in pair}

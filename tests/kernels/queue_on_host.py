@@ -14,10 +14,9 @@ import torch
 from front_on_host import Range
 from torch import Tensor
 
-from kernels import cuda
+from kernels.cuda.compile import text_of
 
 HOST = Path(__file__).with_name("queue_on_host.h")
-KERNEL = Path(cuda.__file__).with_name("attention_queue.cu")
 BEGIN, END = (
     "typedef long long i64;",
     "struct Ring {",
@@ -69,7 +68,7 @@ class Version:
 
     @property
     def text(self) -> str:
-        text = KERNEL.read_text(encoding="utf-8")
+        text = text_of("attention_queue.cu")
         begin, end = text.index(BEGIN), text.index(END)
         text = text[:begin] + text[end:]
         for place, other in (*PLACES.items(), *self.edits):

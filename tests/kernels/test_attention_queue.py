@@ -4,13 +4,13 @@ what comes out."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 import torch
+from fake_launch import Launched
 from test_attention_stream import LENS, Pass, on_hopper, reference
 from torch import Tensor
 
@@ -195,22 +195,10 @@ def test_there_are_counters_wherever_passes_queue(processors: int) -> None:
             assert plan.staying > 0
 
 
-class Noted:
-    """A kernel that is not there: what it was launched with."""
-
-    def __init__(self) -> None:
-        self.launches: list[tuple[int, Sequence[Any]]] = []
-        self.early: list[bool] = []
-
-    def __call__(self, grid: int, args: Sequence[Any], *, early: bool = False) -> None:
-        self.launches.append((grid, args))
-        self.early.append(early)
-
-
 @pytest.mark.parametrize("page", [8, 16, 64])
 def test_maps_say_where_halves_of_eight_keys_lie(page: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Addresses as TMA would compute them, from the maps' coordinates, against the tensors' own."""
-    noted, maps = Noted(), []
+    noted, maps = Launched(), []
     monkeypatch.setattr(queue_module, "kernel", lambda *what: noted)
 
     def mapped(tensor: Tensor, dims: Any, strides: Any, box: Any) -> tuple[Any, ...]:

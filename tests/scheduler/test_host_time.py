@@ -8,7 +8,6 @@ import time
 import pytest
 from hash_model import letters
 from scheduler_rig import Rig
-from support.pace import within
 
 from engine.batch import Mode, StepResult
 from engine.params import SamplingParams
@@ -50,4 +49,4 @@ def long_request(index: int, max_tokens: int) -> Request:
 @pytest.mark.parametrize(("batch", "limit"), [(1, 0.08), (32, 0.25), (64, 0.45)])
 @pytest.mark.parametrize("width", [1, 4])
 def test_decode_step(batch: int, limit: float, width: int) -> None:
-    assert within(step_milliseconds(batch, width), limit)
+    assert step_milliseconds(batch, width) < limit

@@ -9,9 +9,8 @@ from __future__ import annotations
 import time
 
 _ROUNDS = 200_000
-_SECONDS = (
-    0.0055  # where `task=explain` takes 0.44 s (docs/results.md), by a machine on which both were measured
-)
+# That they take where `task=explain` takes 0.44 s (docs/results.md), by one on which both were measured.
+_SECONDS = 0.0055
 
 
 def within(seconds: float, bound: float) -> bool:
