@@ -25,7 +25,7 @@ DIM = 128
 MOST_HEADS = 8  # query heads of a KV head: columns of the matrix units
 LEAST_PAGE = 8  # tokens that are copied at once
 _UNITS = 6  # blocks of 64 keys or values in flight; with twice the programs, all of shared memory
-_UNIT_BYTES, _QUERY_BYTES, _ALIGNMENT = 16 << 10, 5 << 10, 1 << 10  # of weights and two sets of queries
+_UNIT_BYTES, _QUERY_BYTES, _ALIGNMENT = 16 << 10, 7 << 10, 1 << 10  # of two sets of queries, weights, results
 _THREADS = 160
 QUEUE = 2  # counters, int32
 

@@ -10,6 +10,7 @@
 
 constexpr u32 KEYS = 64, EIGHT = 2048, UNIT = KEYS / 8 * EIGHT;  // bytes of 8 keys, and of a block
 constexpr u32 HEAD = 128, QUERIES = 2048, HALF = 1024;           // of the queries of a request: bytes, and of a half
+constexpr u32 WEIGHTS = 1024, RESULTS = GROUP * HEAD * 2;        // of a block's weights, and of a request's results
 constexpr u32 THREADS = 128, WARPS = 4, PRODUCER = WARPS;
 constexpr float LOW = -1e30f;  // finite: below any score, and a difference of two is a number
 
@@ -147,7 +148,7 @@ template <bool SUM> __device__ __forceinline__ void across(float& a, float& b, f
   }
 }
 
-__device__ __forceinline__ void consume(Ring ring, Asked asked, u32 weights, unsigned short* out, float scale, float (*tops)[8], float (*sums)[8]) {
+__device__ __forceinline__ void consume(Ring ring, Asked asked, u32 weights, unsigned short* out, float scale, float (*between)[8]) {
   const u32 lane = threadIdx.x & 31, warp = __shfl_sync(~0u, threadIdx.x >> 5, 0);
   const u32 column = lane % 4 * 2, key = warp * 16 + lane / 4;  // of the first of a thread's four scores
   for (u32 turn = 0;; turn++) {
@@ -174,7 +175,7 @@ __device__ __forceinline__ void consume(Ring ring, Asked asked, u32 weights, uns
 #pragma unroll
       for (u32 i = 0; i < 4; i++) score[i] = (int)(key + i / 2 * 8) < live ? score[i] * scale : __int_as_float(0xff800000);
       float high[2] = {fmaxf(score[0], score[2]), fmaxf(score[1], score[3])}, shrink[2];
-      across<false>(high[0], high[1], tops);
+      across<false>(high[0], high[1], between);
 #pragma unroll
       for (u32 i = 0; i < 2; i++) {
         high[i] = fmaxf(high[i], top[i]);
@@ -210,12 +211,16 @@ __device__ __forceinline__ void consume(Ring ring, Asked asked, u32 weights, uns
       ring.next();
     }
     if (lane == 0) barrier_arrive(asked.empty + 8 * slot);
-    across<true>(total[0], total[1], sums);
+    across<true>(total[0], total[1], between);
+    const u32 results = weights + WEIGHTS, piece = threadIdx.x * 16;
 #pragma unroll
     for (u32 i = 0; i < 8; i++) {
       const u32 head = column + i % 2, place = i / 4 * 64 + key + i % 4 / 2 * 8;
-      if (head < GROUP) out[((i64)at * GROUP + head) * HEAD + place] = narrow(acc[i / 4][i % 4] / total[i % 2]);
+      store(results + (head * HEAD + place) * 2, narrow(acc[i / 4][i % 4] / total[i % 2]));
     }
+    meet();
+    if (piece < RESULTS)  // whole pieces, which stay in the second-level cache: memory that writes as well reads slower
+      global_store16((unsigned char*)out + (i64)at * RESULTS + piece, shared_load16(results + piece), READ_OFTEN);
   }
 }
 
@@ -226,7 +231,7 @@ attention_queue(const __grid_constant__ Map q, const __grid_constant__ Map keys,
                 const int* table, const i64* rows, const int* lens, u32* queue, int items, int table_row, float scale) {
   extern __shared__ unsigned char memory[];
   __shared__ alignas(8) u64 bars[2 * UNITS + 4];
-  __shared__ float tops[WARPS][8], sums[WARPS][8];
+  __shared__ float between[WARPS][8];
   __shared__ int told[2][2];
   const u32 blocks = (shared_address(memory) + 1023) & ~1023u, full = shared_address(bars);
   const u32 queries = blocks + UNITS * UNIT, weights = queries + 2 * QUERIES, more = full + 16 * UNITS;
@@ -244,7 +249,7 @@ attention_queue(const __grid_constant__ Map q, const __grid_constant__ Map keys,
   const u32 warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // the same for all of it, as the compiler then knows
   if (warp != PRODUCER) {
     front_has_ended();
-    consume(ring, asked, weights, out, scale, tops, sums);
+    consume(ring, asked, weights, out, scale, between);
   } else {
     produce(ring, asked, &q, &keys, &values, {table, rows, lens, items, table_row}, queue);
     if (threadIdx.x % 32 == 0 && ended_before(queue + 1) == gridDim.x - 1) queue[0] = 0, queue[1] = 0;

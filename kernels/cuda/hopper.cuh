@@ -74,6 +74,10 @@ __device__ __forceinline__ void tma_load_shared(u32 to, const Map* map, u32 bar,
       " [%0], [%1, {%2, %3}], [%4], %5, %6;"
       ::"r"(to), "l"(map), "r"(c0), "r"(c1), "r"(bar), "h"((unsigned short)blocks), "l"(policy) : "memory");
 }
+__device__ __forceinline__ void global_store16(void* to, uint4 v, u64 policy) {  // a multiple of 16
+  asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;"
+               ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "l"(policy) : "memory");
+}
 
 // Warpgroup products: a descriptor of lines of 128 bytes, swizzled by 128 bytes as TMA writes them, in groups of 8
 // lines that lie `pitch` bytes apart (of dense ones 1,024, which `at` is a multiple of); 16 columns further is + 2.

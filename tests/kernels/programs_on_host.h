@@ -26,7 +26,7 @@ struct Map { const unsigned char* data; u64 dims[4], strides[4], box[4]; };  // 
 
 namespace host {
 constexpr u32 THREADS = 160, WARP = 32, COMPUTING = 128, STACK = 64 << 10;
-constexpr u32 BARS = 64, TOPS = 512, SUMS = 640, TOLD = 768, DYNAMIC = 1040;  // places in a program's memory
+constexpr u32 BARS = 64, BETWEEN = 512, TOLD = 640, DYNAMIC = 1040;  // places in a program's memory
 
 struct Barrier { int arrivals, pending; long bytes; u32 phase; };
 struct Product { float* sums; u64 a, b; int keep; bool turned; };

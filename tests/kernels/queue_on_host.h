@@ -10,7 +10,7 @@
 struct Index { u32 x; };
 #define blockIdx (Index{host::now->program->number})
 #define gridDim (Index{(u32)host::programs.size()})
-constexpr u64 READ = 0;
+constexpr u64 READ = 0, READ_OFTEN = 1;
 inline u32 shared_address(const void* p) { return (u32)((const unsigned char*)p - host::now->program->memory.data()); }
 inline void front_has_ended() {
   host::now->program->waited = true;
@@ -89,9 +89,19 @@ inline unsigned short narrow(float v) {
   memcpy(&bits, &v, 4);
   return std::isnan(v) ? 0x7FFF : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
 }
+struct uint4 { u32 x, y, z, w; };
 struct Zeros { u64 of[2] = {0, 0}; };
 inline void store(u32 to, unsigned short v) { host::store(to, v); }
 inline void shared_store(u32 to, u32 v) { host::store(to, v); }
 inline void store_zeros(u32 to) { host::store(to, Zeros()); }
+inline uint4 shared_load16(u32 from) {
+  uint4 v;
+  memcpy(&v, host::at(host::now->program->memory, from, 16), 16);
+  return v;
+}
+inline void global_store16(void* to, uint4 v, u64) {
+  if ((u64)to % 16) host::fail("a store of 16 bytes that is not aligned");
+  memcpy(to, &v, 16);
+}
 inline void meet() { host::meet(host::now->program->computing, host::COMPUTING); }
 inline void seen_by_units() { host::seen(); }

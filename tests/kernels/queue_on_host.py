@@ -24,8 +24,7 @@ BEGIN, END = (
 PLACES = {  # what a host has no word for
     "extern __shared__ unsigned char memory[];": "unsigned char* memory = host::place(host::DYNAMIC);",
     "__shared__ alignas(8) u64 bars[2 * UNITS + 4];": "u64* bars = (u64*)host::place(host::BARS);",
-    "__shared__ float tops[WARPS][8], sums[WARPS][8];":
-        "auto tops = (float (*)[8])host::place(host::TOPS), sums = (float (*)[8])host::place(host::SUMS);",
+    "__shared__ float between[WARPS][8];": "auto between = (float (*)[8])host::place(host::BETWEEN);",
     "__shared__ int told[2][2];": "auto told = (int (*)[2])host::place(host::TOLD);",
     'extern "C" ': "",
 }  # fmt: skip

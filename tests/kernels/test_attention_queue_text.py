@@ -95,10 +95,15 @@ WRONG = [
     ("values + i % 4 * 2 * EIGHT + i / 4 * HALF", "values + i % 4 * 2 * EIGHT"),
     ("weights + i % 4 * 32", "weights"),
     (f"products_wait<0>();\n{GIVEN_BACK}#", f"products_wait<1>();\n{GIVEN_BACK}#"),
-    ("across<true>(total[0], total[1], sums)", "across<false>(total[0], total[1], sums)"),
-    ("across<true>(total[0], total[1], sums)", "across<true>(total[0], total[1], tops)"),
+    ("across<true>(total", "across<false>(total"),
     # Results.
-    ("(i64)at * GROUP", "(i64)at"),
+    ("(i64)at * RESULTS", "(i64)at * HEAD * 2"),
+    ("weights + WEIGHTS", "queries"),
+    ("(head * HEAD + place) * 2", "(head * 64 + place) * 2"),
+    ("    meet();\n    if (piece", "    if (piece"),
+    ("piece = threadIdx.x * 16", "piece = threadIdx.x * 32"),
+    ("if (piece < RESULTS)", "if (piece + 16 < RESULTS)"),
+    ("if (piece < RESULTS)", ""),
     ("i / 4 * 64 + key + i % 4 / 2 * 8", "i / 4 * 64 + key"),
     ("(shared_address(memory) + 1023) & ~1023u", "shared_address(memory)"),
     ("+ 1023) & ~1023u", "+ 2047) & ~1023u"),
@@ -110,7 +115,6 @@ WRONG = [
 WRONG_AHEAD = [  # where a program is a request or two ahead of its copies
     ("if (turn >= 2) barrier_wait(asked.empty", "if (turn >= 3) barrier_wait(asked.empty"),
     ("if (turn >= 2) barrier_wait(asked.empty + 8 * slot, ((turn >> 1) - 1) & 1);", ""),
-    ("if (head < GROUP) out", "out"),
 ]
 WRONG_TIGHT = [  # where the next copy goes to where this one went
     (
