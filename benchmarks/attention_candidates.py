@@ -54,7 +54,8 @@ def decode_ways(bench: Bench, plan: SplitPlan, tiles: Tiles, early: bool) -> tup
     room = plan.room(what.requests, what.new, heads.query, heads.kv)
     tile = replace(tiles.decoding(rows, crowded=crowded, room=room), dependent=early)
     chosen, ways = Way(tile), [Way(one) for one in decode_tiles(tile)]
-    streamed = tiles.streamed and replace(tiles.streamed, dependent=early)
+    streamed = tiles.streaming(plan.parting(what.requests, heads.kv))
+    streamed = streamed and replace(streamed, dependent=early)
     if streamed is not None and bench.streams(streamed):
         ways += [
             Way(replace(streamed, keys=keys, stages=stages, registers=registers), streamed=True)

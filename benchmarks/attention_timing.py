@@ -122,8 +122,7 @@ class Bench:
         """The kernel of large decode passes, whatever the size of this one; where it `streams`."""
         what, heads = self.what, self.what.heads
         positions = self.batch.page_table.shape[1] * heads.page
-        rows = what.new * heads.query // heads.kv
-        splits = plan.streamed_splits(what.requests, rows, heads.kv, positions)
+        splits = plan.streamed_splits(what.requests, heads.kv, positions)
         cells, tiles = what.requests * what.new * heads.query * splits.count, what.requests * heads.kv
         room = Workspace.allocate(Space(cells, tiles, heads.dim), self._q.device)
         partial = Partial(splits.count, splits.least, room) if splits.count > 1 else None

@@ -37,9 +37,10 @@ def attention_decode(
             q, kv, batch, scale, page_size, queue, plan.staying, early=tiles.decode.dependent
         )
     positions = batch.page_table.shape[1] * page_size
-    tile = tiles.streamed if plan.streaming(batch.size, kv_heads) else None
+    parting = plan.parting(batch.size, kv_heads)
+    tile = tiles.streaming(parting) if plan.streaming(batch.size, kv_heads) else None
     if tile is not None and streams(q, kv, batch, page_size, tile):
-        splits = plan.streamed_splits(batch.size, batch.width * (heads // kv_heads), kv_heads, positions)
+        splits = plan.streamed_splits(batch.size, kv_heads, positions)
         run: Callable[..., Tensor] = attention_stream
     else:
         tile = _tile(q, kv_heads, batch, positions, tiles, plan)

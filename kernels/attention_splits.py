@@ -104,16 +104,23 @@ class SplitPlan:
         more than how soon it begins."""
         return _STREAMING_ROOM * requests * kv_heads > self.programs
 
-    def streamed_splits(self, requests: int, rows: int, kv_heads: int, positions: int) -> Splits:
-        """As `splits`, of the kernel in attention_stream, for `rows` query rows of a KV head. Where there are
-        almost enough programs to read at the memory's rate, more of them only wait for each other."""
-        tiles = requests * kv_heads
-        if self.fixed or self.programs // tiles >= _LONG_SPLITS:
-            return self.splits(requests, 1, rows * kv_heads, kv_heads, positions)
-        count, least = self.programs * 3 // 4 // tiles, _MEDIUM_SPLIT
+    def parting(self, requests: int, kv_heads: int) -> bool:
+        """Whether streamed requests are so few that several programs read each."""
+        return self._parts(requests, kv_heads) > 1
+
+    def streamed_splits(self, requests: int, kv_heads: int, positions: int) -> Splits:
+        """As `splits`, of the kernel in attention_stream. Where there are almost enough programs to read at
+        the memory's rate, more of them only wait for each other."""
+        if self.fixed:
+            return Splits(self.fixed, 1)
+        count, least = self._parts(requests, kv_heads), _MEDIUM_SPLIT
         if count <= 1:
-            count, least = min(_LONG_SPLITS, _LONG_PROGRAMS // tiles), _LONG_STREAM
+            count, least = min(_LONG_SPLITS, _LONG_PROGRAMS // (requests * kv_heads)), _LONG_STREAM
         return Splits(max(1, min(count, positions // least)), least)
+
+    def _parts(self, requests: int, kv_heads: int) -> int:
+        """Programs of a streamed request and KV head, three to a processor."""
+        return self.programs * 3 // 4 // (requests * kv_heads)
 
     def room(self, requests: int, width: int, heads: int, kv_heads: int) -> int:
         """How many splits of each tile of a pass run side by side."""
@@ -133,10 +140,9 @@ class SplitPlan:
     def _most_splits(self, requests: int, width: int, heads: int, kv_heads: int, positions: int) -> int:
         """Of either kernel."""
         found = self.splits(requests, width, heads, kv_heads, positions).count
-        rows = width * (heads // kv_heads)
         if not self.streaming(requests, kv_heads):
             return found
-        return max(found, self.streamed_splits(requests, rows, kv_heads, positions).count)
+        return max(found, self.streamed_splits(requests, kv_heads, positions).count)
 
     def _tiles(self, requests: int, tokens: int, heads: int, kv_heads: int) -> int:
         return -(-tokens * (heads // kv_heads) // self.rows) * requests * kv_heads

@@ -53,7 +53,8 @@ class Tiles:
     a pass has many times more tiles than run at once: room for one more of them counts more than keys in
     flight. few: (room, tile): before `narrow` where a pass leaves so much room (SplitPlan.room): its time is
     latency. streamed: of the kernel in attention_stream, which serves all but small passes
-    (SplitPlan.streaming) where it can; its keys are rows of the matrix units. queued: the kernel in
+    (SplitPlan.streaming) where it can; its keys are rows of the matrix units. parted: instead of `streamed`
+    where several programs read a request (SplitPlan.parting), if there is another. queued: the kernel in
     attention_queue serves passes of very many requests (SplitPlan.queueing) where it can."""
 
     decode: Tile
@@ -62,6 +63,7 @@ class Tiles:
     crowded: Tile | None = None
     few: tuple[tuple[int, Tile], ...] = ()
     streamed: Tile | None = None
+    parted: Tile | None = None
     queued: bool = False
 
     def dependent(self) -> Tiles:
@@ -70,13 +72,20 @@ class Tiles:
 
     def lean(self) -> Tiles:
         """The same, for passes that leave memory to the cache: none is streamed or queued."""
-        return replace(self._each(lambda tile: replace(tile, lean=True)), streamed=None, queued=False)
+        each = self._each(lambda tile: replace(tile, lean=True))
+        return replace(each, streamed=None, parted=None, queued=False)
 
     def _each(self, change: Callable[[Tile], Tile]) -> Tiles:
-        crowded, streamed = (tile and change(tile) for tile in (self.crowded, self.streamed))
+        crowded, streamed, parted = (
+            tile and change(tile) for tile in (self.crowded, self.streamed, self.parted)
+        )
         narrow, few = map(change, self.narrow), ((room, change(tile)) for room, tile in self.few)
-        extend = change(self.extend)
-        return Tiles(change(self.decode), extend, tuple(narrow), crowded, tuple(few), streamed, self.queued)
+        kept = change(self.decode), change(self.extend), tuple(narrow), crowded, tuple(few)
+        return Tiles(*kept, streamed, parted, self.queued)
+
+    def streaming(self, parting: bool) -> Tile | None:
+        """The tile of streamed passes. parting: SplitPlan says it of the pass."""
+        return (self.parted if parting else None) or self.streamed
 
     def decoding(self, rows: int, *, crowded: bool = False, room: int = 0) -> Tile:
         """The tile for `rows` query rows a request. crowded, room: SplitPlan says it of the pass."""
@@ -94,6 +103,7 @@ class Tiles:
 
 _FULL = DECODE_ROWS[2]
 _STREAMED = Tile(16, 64, warps=4, stages=1)  # many programs beside each other: starting one takes its time
+_PARTED = Tile(16, 64, warps=4, stages=2)  # fewer of them, each with the next block on its way
 _PLAIN = Tiles(Tile(DECODE_ROWS[4], 32), Tile(32, 32))  # fp32: on the plain units, out of registers
 # (generation, largest head size) -> tiles of 16-bit elements; shared memory: rows + 2 * stages * keys lines
 _TABLE = {
@@ -113,6 +123,7 @@ _TABLE = {
         # One or two requests: a split of one new token is one block. From 8 requests on that is slower.
         ((32, Tile(16, 64, registers=168, held=True)), (4, Tile(32, 64, stages=3))),
         _STREAMED,
+        _PARTED,
     ),
     (HOPPER, 256): Tiles(Tile(_FULL, 32, stages=3), Tile(64, 32, warps=8, stages=3)),
     (0, 64): Tiles(Tile(_FULL, 64), Tile(64, 64)),
@@ -127,9 +138,8 @@ def tiles_for(capability: int, element_size: int, dim: int) -> Tiles:
         return _PLAIN
     generation = HOPPER if capability >= HOPPER else 0
     tiles = _TABLE[generation, next((d for d in (64, 128) if dim <= d), 256)]
-    return (
-        tiles if capability == HOPPER else replace(tiles, streamed=None)
-    )  # later ones lack its instructions
+    # Later generations lack the instructions of streams.
+    return tiles if capability == HOPPER else replace(tiles, streamed=None, parted=None)
 
 
 def interpreted_tile(rows: int, dim: int, positions: int, heads: int, most_rows: int = 1 << 20) -> Tile:

@@ -31,12 +31,6 @@ __device__ __forceinline__ u32 ended_before(u32* count) {
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(v) : "l"(count) : "memory");
   return v;
 }
-__device__ __forceinline__ float exp2_of(float v) {
-  float r;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
-  return r;
-}
-__device__ __forceinline__ unsigned short narrow(float v) { return (unsigned short)packed(v, v); }
 __device__ __forceinline__ void store(u32 to, unsigned short v) {
   asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(v) : "memory");
 }

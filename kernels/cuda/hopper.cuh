@@ -114,6 +114,11 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+__device__ __forceinline__ float exp2_of(float v) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+  return r;
+}
 // As Triton divides: off by two units in the last place at most, for all values.
 __device__ __forceinline__ float quotient(float a, float b) {
   float q;
@@ -141,4 +146,5 @@ __device__ __forceinline__ float widened(unsigned short v) {
   return wide;
 #endif
 }
-__device__ __forceinline__ float rounded(float v) { return widened((unsigned short)packed(v, v)); }
+__device__ __forceinline__ unsigned short narrow(float v) { return (unsigned short)packed(v, v); }
+__device__ __forceinline__ float rounded(float v) { return widened(narrow(v)); }

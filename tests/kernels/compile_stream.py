@@ -33,7 +33,7 @@ def kind(name: str, dtype: str, pool: str) -> str:
 
 
 def compile_one(dtype: str, dim: int, group: int, page: int, rows: int, split: bool) -> None:
-    tile = tiles_for(HOPPER, 2, 128).streamed
+    tile = tiles_for(HOPPER, 2, 128).streaming(split)
     assert tile is not None
     part = [min(page, tile.keys), 64]
     layout = gl.NVMMASharedLayout.get_default_for(part, DTYPES[dtype])

@@ -197,19 +197,22 @@ def test_all_but_small_passes_stream() -> None:
     """An 8B's on an H200; one new token of six requests or more."""
     plan = SplitPlan(528, 0, 64)
     assert [plan.streaming(requests, 8) for requests in (1, 5, 6, 256)] == [False, False, True, True]
-    assert tiles_for(HOPPER, 2, 128).lean().streamed is None
+    lean = tiles_for(HOPPER, 2, 128).lean()
+    assert (lean.streaming(False), lean.streaming(True)) == (None, None)
 
 
 def test_streams_split_while_programs_are_few() -> None:
     """An 8B's on an H200, of long contexts: (requests, splits, least keys of one)."""
     plan = SplitPlan(528, 0, 64)
-    cases = [(6, 11, 48), (8, 8, 48), (16, 4, 48), (17, 2, 128), (24, 2, 128), (25, 4, 2048), (32, 4, 2048),
+    cases = [(6, 8, 128), (8, 6, 128), (16, 3, 128), (17, 2, 128), (24, 2, 128), (25, 4, 2048), (32, 4, 2048),
              (64, 4, 2048), (128, 2, 2048), (256, 1, 2048)]  # fmt: skip
     for requests, count, least in cases:
-        assert plan.streamed_splits(requests, 4, 8, 131072) == Splits(count, least)
-    assert plan.streamed_splits(32, 4, 8, 2047).count == 1
-    assert plan.streamed_splits(64, 4, 8, 4100).count == 2
-    assert SplitPlan(528, 7, 64).streamed_splits(64, 4, 8, 131072) == Splits(7, 1)
+        assert plan.streamed_splits(requests, 8, 131072) == Splits(count, least)
+        assert plan.parting(requests, 8) is (requests <= 24)
+    assert plan.streamed_splits(8, 8, 300).count == 2
+    assert plan.streamed_splits(32, 8, 2047).count == 1
+    assert plan.streamed_splits(64, 8, 4100).count == 2
+    assert SplitPlan(528, 7, 64).streamed_splits(64, 8, 131072) == Splits(7, 1)
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
@@ -218,7 +221,7 @@ def test_streams_split_while_programs_are_few() -> None:
 def test_a_workspace_is_planned_for_streamed_splits_too(kv_heads: int, width: int, positions: int) -> None:
     plan = SplitPlan(528, 0, 64)
     for requests in range(1, 260, 3):
-        count = plan.streamed_splits(requests, 4 * width, kv_heads, positions).count
+        count = plan.streamed_splits(requests, kv_heads, positions).count
         needed = requests * width * 4 * kv_heads * count if plan.streaming(requests, kv_heads) else 0
         assert count == 1 or plan.cells(requests, width, 4 * kv_heads, kv_heads, positions) >= needed
 
@@ -226,15 +229,18 @@ def test_a_workspace_is_planned_for_streamed_splits_too(kv_heads: int, width: in
 @pytest.mark.parametrize("later", [10, 11, 12])
 def test_later_generations_do_not_stream(later: int) -> None:
     """They have no instructions of Hopper's matrix units (wgmma)."""
-    assert tiles_for(later, 2, 128) == replace(tiles_for(HOPPER, 2, 128), streamed=None)
+    assert tiles_for(later, 2, 128) == replace(tiles_for(HOPPER, 2, 128), streamed=None, parted=None)
 
 
-def test_six_programs_fit_a_multiprocessor() -> None:
+@pytest.mark.parametrize(("parting", "programs"), [(False, 6), (True, 3)])
+def test_so_many_programs_fit_a_multiprocessor(parting: bool, programs: int) -> None:
     """By shared memory: 5 KiB a program beside its blocks, one of them the driver's. Heads of 64 stream where
     a table says so, and none does."""
-    tile = tiles_for(HOPPER, 2, 128).streamed
+    tile = tiles_for(HOPPER, 2, 128).streaming(parting)
     assert tile is not None
-    assert 6 * (2 * tile.stages * tile.keys * 128 * 2 + 5120) <= 228 * 1024
-    assert tiles_for(HOPPER, 2, 128).dependent().streamed == replace(tile, dependent=True)
+    assert programs * (2 * tile.stages * tile.keys * 128 * 2 + 5120) <= 228 * 1024
+    assert tiles_for(HOPPER, 2, 128).dependent().streaming(parting) == replace(tile, dependent=True)
     others = (tiles_for(8, 2, 128), tiles_for(HOPPER, 4, 128), tiles_for(HOPPER, 2, 64))
-    assert {tiles.streamed for tiles in others} == {None}
+    assert {tiles.streaming(parting) for tiles in others} == {None}
+    alone = replace(tiles_for(HOPPER, 2, 128), parted=None)
+    assert alone.streaming(parting) == alone.streamed

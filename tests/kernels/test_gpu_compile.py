@@ -20,9 +20,9 @@ def test_kernels_compile(capability: int, dtype: str, variants: int, tmp_path: P
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_streamed_attention_compiles(dtype: str, tmp_path: Path) -> None:
     """Two products a strip of 64 columns with 4 instructions each, and as many copies as parts of a block:
-    at three places, for keys and for values."""
+    at three places, at one more where two blocks are in flight, for keys and for values."""
     lines = [line.split() for line in compiled(SCRIPT.with_name("compile_stream.py"), tmp_path, dtype)]
     assert [(int(mma), int(copies)) for _, _, _, mma, _, copies, *_ in lines] == [
-        (16, 48), (16, 48), (8, 24), (16, 12)
+        (16, 48), (16, 64), (8, 32), (16, 12)
     ]  # fmt: skip
-    assert all(6 * (int(shared) + 1024) <= 228 * 1024 for _, shared, *_ in lines[:3])
+    assert [228 * 1024 // (int(shared) + 1024) for _, shared, *_ in lines[:2]] == [6, 3]

@@ -37,9 +37,10 @@ class Device:
         if mine.queued and alone and plan.queueing(batch, kv_heads):
             return None, False
         tile = mine.decoding(rows, crowded=plan.crowded(batch, kv_heads), room=room)
-        streamed = mine.streamed if plan.streaming(batch, kv_heads) else None
+        parting = plan.parting(batch, kv_heads)
+        streamed = mine.streaming(parting) if plan.streaming(batch, kv_heads) else None
         if streamed is not None and rows <= streamed.rows:
-            return streamed, plan.streamed_splits(batch, rows, kv_heads, positions).count > 1
+            return streamed, plan.streamed_splits(batch, kv_heads, positions).count > 1
         return tile, plan.splits(batch, width, heads, kv_heads, positions).count > 1
 
 
