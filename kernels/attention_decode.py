@@ -31,16 +31,16 @@ def attention_decode(
     if batch.size == 0:
         return q
     heads, kv_heads = q.shape[1], kv.k.shape[1]
-    if tiles.queued and plan.queueing(batch.size, kv_heads) and queues(q, kv, batch, page_size):
+    shape = batch.size, kv_heads
+    if tiles.queued and plan.queueing(*shape) and queues(q, kv, batch, page_size):
         queue = workspace.arrivals[:QUEUE]  # zero between launches, whichever kernel's
         return attention_queue(
             q, kv, batch, scale, page_size, queue, plan.staying, early=tiles.decode.dependent
         )
     positions = batch.page_table.shape[1] * page_size
-    parting = plan.parting(batch.size, kv_heads)
-    tile = tiles.streaming(parting) if plan.streaming(batch.size, kv_heads) else None
+    tile = tiles.streaming(plan.parting(*shape)) if plan.streaming(*shape) else None
     if tile is not None and streams(q, kv, batch, page_size, tile):
-        splits = plan.streamed_splits(batch.size, kv_heads, positions)
+        splits = plan.streamed_splits(*shape, positions)
         run: Callable[..., Tensor] = attention_stream
     else:
         tile = _tile(q, kv_heads, batch, positions, tiles, plan)

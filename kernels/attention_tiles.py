@@ -103,7 +103,7 @@ class Tiles:
 
 _FULL = DECODE_ROWS[2]
 _STREAMED = Tile(16, 64, warps=4, stages=1)  # many programs beside each other: starting one takes its time
-_PARTED = Tile(16, 64, warps=4, stages=2)  # fewer of them, each with the next block on its way
+_PARTED = replace(_STREAMED, stages=2)  # fewer of them, each with the next block on its way
 _PLAIN = Tiles(Tile(DECODE_ROWS[4], 32), Tile(32, 32))  # fp32: on the plain units, out of registers
 # (generation, largest head size) -> tiles of 16-bit elements; shared memory: rows + 2 * stages * keys lines
 _TABLE = {

@@ -14,11 +14,9 @@
 #include <string>
 #include <vector>
 
+#include "cuda_on_host.h"
 #include "front_on_host.h"
 
-typedef unsigned u32;
-typedef unsigned long long u64;
-struct uint4 { u32 x, y, z, w; };
 struct Map { const unsigned short* data; u64 height, width, stride, columns, rows; };  // in elements; then the box
 
 namespace host {

@@ -1,15 +1,7 @@
-// What kernels/cuda/hopper.cuh offers, and CUDA's own words, for kernels that run on a host. Values are bfloat16.
+// What kernels/cuda/hopper.cuh offers, for kernels that run on a host. Values are bfloat16.
 #include "cluster_on_host.h"
 
-#define __device__
-#define __global__
-#define __forceinline__ inline
-#define __grid_constant__
-#define __cluster_dims__(...)
-#define __launch_bounds__(...)
-#define threadIdx (*host::now)
-struct BlockIndex { u32 x; };
-#define blockIdx (BlockIndex{host::now->block->number})
+#define blockIdx (Index{host::now->block->number})
 
 inline u32 shared_address(const void* p) { return (u32)((const unsigned char*)p - host::now->block->memory.data()); }
 inline void shared_store(u32 to, u32 v) { memcpy(host::at(*host::now->block, to, 4), &v, 4); }
@@ -88,10 +80,5 @@ inline float quotient(float a, float b) { return a / b; }
 inline float __expf(float v) { return expf(v); }
 inline float __uint_as_float(u32 bits) { return host::as_float(bits); }
 inline float widened(unsigned short v) { return host::wide(v); }
-inline unsigned short nearest(float v) {
-  u32 bits;
-  memcpy(&bits, &v, 4);
-  return std::isnan(v) ? 0x7FFF : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-}
-inline float rounded(float v) { return widened(nearest(v)); }
-inline u32 packed(float low, float high) { return nearest(low) | (u32)nearest(high) << 16; }
+inline float rounded(float v) { return widened(narrow(v)); }
+inline u32 packed(float low, float high) { return narrow(low) | (u32)narrow(high) << 16; }

@@ -17,10 +17,9 @@
 #include <string>
 #include <vector>
 
+#include "cuda_on_host.h"
 #include "front_on_host.h"
 
-typedef unsigned u32;
-typedef unsigned long long u64;
 typedef long long i64;
 struct Map { const unsigned char* data; u64 dims[4], strides[4], box[4]; };  // strides in bytes, innermost first
 

@@ -1,13 +1,6 @@
-// What attention_queue.cu begins with, what hopper.cuh offers, and CUDA's own words, for programs on a host.
+// What attention_queue.cu begins with, and what hopper.cuh offers, for programs on a host.
 #include "programs_on_host.h"
 
-#define __device__
-#define __global__
-#define __forceinline__ inline
-#define __grid_constant__
-#define __launch_bounds__(...)
-#define threadIdx (*host::now)
-struct Index { u32 x; };
 #define blockIdx (Index{host::now->program->number})
 #define gridDim (Index{(u32)host::programs.size()})
 constexpr u64 READ = 0, READ_OFTEN = 1;
@@ -84,12 +77,6 @@ template <class T> inline T read(const T* from) {
   host::end("a read from outside of a tensor");
 }
 inline float exp2_of(float v) { return exp2f(v); }
-inline unsigned short narrow(float v) {
-  u32 bits;
-  memcpy(&bits, &v, 4);
-  return std::isnan(v) ? 0x7FFF : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-}
-struct uint4 { u32 x, y, z, w; };
 struct Zeros { u64 of[2] = {0, 0}; };
 inline void store(u32 to, unsigned short v) { host::store(to, v); }
 inline void shared_store(u32 to, u32 v) { host::store(to, v); }
